@@ -75,7 +75,7 @@ def _places(members: Collection[str], uuids: Sequence[str], snapshot: HostSnapsh
         for server in members:
             # Servers of this request have no host yet, because the current scheduling call chooses it.
             if server not in places and server not in uuids:
-                sent = {table.node(place)[1]['host'] for place in table.reservations.sent_to(server)}
+                sent = {table.node(host_index)[1]['host'] for host_index in table.reservations.sent_to(server)}
                 if sent:
                     places[server] = sent
     return places

@@ -92,7 +92,7 @@ class Offers(Protocol):
         """Return a boolean array that is True for the hosts that may take a server. The caller may change the array."""
         ...
 
-    def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
+    def masks(self, arrays: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
         """Yield conditions that hosts must meet before the filters run, as (name of the condition, boolean array).
 
         The array is True for the hosts that meet the condition. ``first`` is True for the first server of the request.
@@ -106,7 +106,7 @@ class Offers(Protocol):
         """
         ...
 
-    def requests(self, place: int, host: HostState) -> list[Request] | None:
+    def requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return the allocation requests with which the host may take a server, or None if no allocation is needed."""
         ...
 
@@ -138,7 +138,7 @@ class Select:
         self._snapshot, self._table, self._spec = snapshot, snapshot.table, spec
         self._filters, self._weighers, self._settings = filters, weighers, settings
         self._offers, self._claims, self._building, self._rng = offers, claims, building, rng
-        self._look = HostArrays(snapshot)
+        self._arrays = HostArrays(snapshot)
         self._states: dict[int, HostState] = {}
         # Function that returns the servers of a host. All hosts share it, so that the servers' rows are read only once.
         self._servers_of = snapshot.servers.on()
@@ -173,7 +173,7 @@ class Select:
             # With only one server, the weights of the other hosts have not changed, so the order is used again.
             if len(uuids) > 1:
                 self._order = self._best(self._filter(len(uuids)))
-            taken = {place for place, _ in chosen}
+            taken = {host_index for host_index, _ in chosen}
             return SelectionPlan(
                 choices,
                 [
@@ -201,14 +201,14 @@ class Select:
             left = deque(self._order)
             found = self._reserve(uuid, left, tried)
         while found is not None:
-            place, host, request = found
+            host_index, host, request = found
             choice = self._claim(uuid, host, request)
             if choice is not None:
-                self._states.pop(place, None)
-                return (self._moved(uuid, choice) if choice.held else place), choice
+                self._states.pop(host_index, None)
+                return (self._moved(uuid, choice) if choice.held else host_index), choice
             if self._settings.trace is not None:
                 self._settings.trace.refuse(host.host)
-            self._refused.add(place)
+            self._refused.add(host_index)
             with self._table.lock:
                 self._table.reservations.give_back(uuid)
                 if self._offers.refusals is not None and len(self._refused) > self._offers.refusals:
@@ -225,16 +225,16 @@ class Select:
         """
         until = time.monotonic() + WAIT
         while order:
-            place = order[0]
-            host = self._state(place)
-            requests = self._requests(place, host) if host is not None else []
+            host_index = order[0]
+            host = self._state(host_index)
+            requests = self._requests(host_index, host) if host is not None else []
             if host is not None and requests is None:
-                return place, host, None
+                return host_index, host, None
             room = self._offers.room
             fitting = [one for one in requests or () if room is None or room.fits(one)]
-            if not fitting and host is not None and not tried.of(place):
+            if not fitting and host is not None and not tried.of(host_index):
                 LOG.debug('Skipping host %s: it has no allocation request that still fits', host)
-            left = tried.others(place, fitting, self._offers.tries)
+            left = tried.others(host_index, fitting, self._offers.tries)
             request = next((one for one in left if room is None or not room.contested(one)), None)
             if host is None or not left:
                 order.popleft()
@@ -243,15 +243,15 @@ class Select:
                 if self._table.reservations.wait(until - time.monotonic()):
                     continue
                 request = left[0]
-            tried.add(place, request)
+            tried.add(host_index, request)
             self._table.reservations.take(
-                uuid, reserve(place, self._spec, request, host.topology_of(self._spec, request), self._building)
+                uuid, reserve(host_index, self._spec, request, host.topology_of(self._spec, request), self._building)
             )
             self._made.append(uuid)
-            return place, host, request
+            return host_index, host, request
         return None
 
-    def _requests(self, place: int, host: HostState) -> list[Request] | None:
+    def _requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return the allocation requests with which the host may take a server, or None if it needs no allocation.
 
         Filters that compared only approximate values of all hosts (``at_most``) check the host exactly first. The list
@@ -265,7 +265,7 @@ class Select:
                 guard.report()
                 if not passes:
                     return []
-        return self._offers.requests(place, host)
+        return self._offers.requests(host_index, host)
 
     def _claim(self, uuid: str, host: HostState, request: Request | None) -> Candidate | None:
         if request is None:
@@ -285,13 +285,13 @@ class Select:
         """
         assert choice.request is not None
         with self._table.lock:
-            place = self._table.places.of(choice.host.uuid)
+            host_index = self._table.places.of(choice.host.uuid)
             self._table.reservations.give_back(uuid)
-            if place is not None:
+            if host_index is not None:
                 self._table.reservations.take(
                     uuid,
                     reserve(
-                        place,
+                        host_index,
                         self._spec,
                         choice.request,
                         choice.host.topology_of(self._spec, choice.request),
@@ -301,8 +301,8 @@ class Select:
                 # Placement's answer already contains this claim. With time 0, it is not subtracted again.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
-            self._states.pop(place if place is not None else -1, None)
-        return place
+            self._states.pop(host_index if host_index is not None else -1, None)
+        return host_index
 
     def _remember(self, uuid: str, host: HostState) -> None:
         group = self._spec.instance_group if 'instance_group' in self._spec else None
@@ -312,22 +312,22 @@ class Select:
 
     def _alternates(self, choice: Candidate, taken: Collection[int | None]) -> Iterator[Candidate]:
         """Yield further hosts of the same cell that were not chosen for any server of this request."""
-        for place in self._order:
-            host = self._state(place) if place not in taken else None
+        for host_index in self._order:
+            host = self._state(host_index) if host_index not in taken else None
             if host is not None and host.cell_uuid == choice.host.cell_uuid:
-                requests, room = self._requests(place, host), self._offers.room
+                requests, room = self._requests(host_index, host), self._offers.room
                 if requests is None:
                     yield Candidate(host)
                 else:
                     fitting = (Candidate(host, one) for one in requests if room is None or room.fits(one))
                     yield from itertools.islice(fitting, 1)
 
-    def _state(self, place: int) -> HostState | None:
-        state = self._states.get(place)
+    def _state(self, host_index: int) -> HostState | None:
+        state = self._states.get(host_index)
         if state is None:
-            state = self._snapshot.state(place, self._servers_of, self._offers.candidates, self._look)
+            state = self._snapshot.state(host_index, self._servers_of, self._offers.candidates, self._arrays)
             if state is not None:
-                self._states[place] = state
+                self._states[host_index] = state
         return state
 
     # -- filters and weights -------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class Select:
                     ]
                 },
             )
-        return [int(place) for place in places[order]]
+        return [int(host_index) for host_index in places[order]]
 
     def _draw(self, order: list[int]) -> None:
         """Move a random one of the first ``subset_size`` hosts to the front."""
@@ -372,13 +372,13 @@ class Select:
 
     def _filter(self, index: int) -> Mask:
         first = self._passed is None
-        self._look.forget()
+        self._arrays.forget()
         # Only the filters of the first server of a request are recorded.
         steps = _Steps(self, self._settings.trace if first else None)
         passing = self._offers.hosts() if self._passed is None else self._passed.copy()
         passing, forced = self._named(passing)
         steps.start(passing)
-        for name, mask in self._offers.masks(self._look, first):
+        for name, mask in self._offers.masks(self._arrays, first):
             passing = steps.took(name, passing, passing & mask)
         if not forced:
             passing = self._run_filters(index, passing, steps)
@@ -387,7 +387,8 @@ class Select:
             passing[list(self._refused)] = False
         if LOG.isEnabledFor(logging.DEBUG):
             LOG.debug(
-                'Filtered %(hosts)s', {'hosts': [self._state(int(place)) for place in np.flatnonzero(passing)[:SHOWN]]}
+                'Filtered %(hosts)s',
+                {'hosts': [self._state(int(host_index)) for host_index in np.flatnonzero(passing)[:SHOWN]]},
             )
         return passing
 
@@ -403,7 +404,7 @@ class Select:
             guard = Guard('Filter', one, self._spec)
             if not guard.call(one.run_filter_for_index, index, default=True):
                 continue
-            mask = filtering.mask_of(one, self._look, self._spec, guard)
+            mask = filtering.mask_of(one, self._arrays, self._spec, guard)
             guard.report()
             if mask is filtering.PER_HOST:
                 single.append(one)
@@ -413,9 +414,11 @@ class Select:
             passing = steps.took(type(one).__name__, passing, passing if mask is None else passing & mask)
         while single and passing.any():
             one = single.pop(0)
-            places = [place for place in np.flatnonzero(passing).tolist() if self._state(place) is not None]
+            places = [
+                host_index for host_index in np.flatnonzero(passing).tolist() if self._state(host_index) is not None
+            ]
             guard = Guard('Filter', one, self._spec)
-            kept = filtering.passing(one, [self._states[place] for place in places], self._spec, guard)
+            kept = filtering.passing(one, [self._states[host_index] for host_index in places], self._spec, guard)
             guard.report()
             if kept is None:
                 LOG.debug('Filter %s says to stop filtering', type(one).__name__)
@@ -424,7 +427,7 @@ class Select:
             passing = steps.took(
                 type(one).__name__,
                 passing,
-                self._table.places.mask([place for place in places if id(self._states[place]) in left]),
+                self._table.places.mask([host_index for host_index in places if id(self._states[host_index]) in left]),
             )
         return passing
 
@@ -449,9 +452,9 @@ class Select:
             forced, wanted = True, {one.lower() for one in names}
             passing = self._table.places.mask(
                 [
-                    place
-                    for place in np.flatnonzero(passing).tolist()
-                    if self._table.row(place)[column].lower() in wanted
+                    host_index
+                    for host_index in np.flatnonzero(passing).tolist()
+                    if self._table.row(host_index)[column].lower() in wanted
                 ]
             )
             if passing.any():
@@ -488,11 +491,11 @@ class Select:
 
     def _only(self, passing: Mask, wanted: Callable[[Row], bool]) -> Mask:
         return self._table.places.mask(
-            [place for place in np.flatnonzero(passing).tolist() if wanted(self._table.row(place))]
+            [host_index for host_index in np.flatnonzero(passing).tolist() if wanted(self._table.row(host_index))]
         )
 
     def _hosts(self, mask: Mask, column: str = 'host') -> list[str]:
-        return [self._table.row(place)[column] for place in np.flatnonzero(mask).tolist()]
+        return [self._table.row(host_index)[column] for host_index in np.flatnonzero(mask).tolist()]
 
     def _weigh(self, places: NDArray[np.int64]) -> Values:
         """Return the weights of the hosts at these indexes. It is -inf if a weigher raised an error for the host."""
@@ -504,12 +507,12 @@ class Select:
             multiplier = self._multiplier(weigher, places, guard)
             if np.any(multiplier):
                 form = weighing.array_form(weigher)
-                values = guard.call(form, self._look, self._spec, default=weighing.LOOP) if form else weighing.LOOP
+                values = guard.call(form, self._arrays, self._spec, default=weighing.LOOP) if form else weighing.LOOP
                 if values is weighing.LOOP:
                     values = np.asarray(
                         weighing.values_of(
                             weigher,
-                            [weighing.WeighedHost(self._state(int(place))) for place in places],
+                            [weighing.WeighedHost(self._state(int(host_index))) for host_index in places],
                             self._spec,
                             guard,
                         )
@@ -526,7 +529,9 @@ class Select:
         An array is returned if metadata of aggregates or the weigher's class override the configured number.
         """
         if type(weigher).weight_multiplier is not weighing.BaseHostWeigher.weight_multiplier:
-            return np.asarray(weighing.multipliers_of(weigher, [self._state(int(place)) for place in places], guard))
+            return np.asarray(
+                weighing.multipliers_of(weigher, [self._state(int(host_index)) for host_index in places], guard)
+            )
         if weigher.multiplier is None:
             return 1.0
         configured = weigher.configured_multiplier()
@@ -536,8 +541,8 @@ class Select:
         others = self._table.places.named(overridden)
         return np.asarray(
             [
-                weigher.weight_multiplier(self._state(int(place))) if int(place) in others else configured
-                for place in places
+                weigher.weight_multiplier(self._state(int(host_index))) if int(host_index) in others else configured
+                for host_index in places
             ]
         )
 
@@ -548,18 +553,18 @@ class _Tried:
     def __init__(self) -> None:
         self._of: dict[int, list[Request]] = {}
 
-    def of(self, place: int) -> list[Request]:
-        return self._of.get(place, [])
+    def of(self, host_index: int) -> list[Request]:
+        return self._of.get(host_index, [])
 
-    def add(self, place: int, request: Request) -> None:
-        self._of.setdefault(place, []).append(request)
+    def add(self, host_index: int, request: Request) -> None:
+        self._of.setdefault(host_index, []).append(request)
 
-    def others(self, place: int, requests: Sequence[Request], most: int) -> list[Request]:
-        """Return those of ``requests`` that were not tried on the host at index ``place``.
+    def others(self, host_index: int, requests: Sequence[Request], most: int) -> list[Request]:
+        """Return those of ``requests`` that were not tried on the host at index ``host_index``.
 
         Return an empty list if ``most`` requests of the host were already tried.
         """
-        tried = self.of(place)
+        tried = self.of(host_index)
         return [] if len(tried) >= most else [one for one in requests if not any(one is other for other in tried)]
 
 

@@ -107,7 +107,7 @@ class Trace:
     @staticmethod
     def _told(table: Table, places: NDArray[np.int64]) -> Columns:
         return {
-            'host': [table.host(place) for place in places.tolist()],
+            'host': [table.host(host_index) for host_index in places.tolist()],
             **{name: table[name][places].tolist() for name in (*VALUES, *_FLAGS)},
         }
 

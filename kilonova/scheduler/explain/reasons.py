@@ -153,12 +153,12 @@ class RefusalReport:
         for keys, places in sorted(self.groups(), key=lambda item: len(item[0])):
             found.extend(
                 {
-                    'host': self.names[place],
+                    'host': self.names[host_index],
                     'turned_away_by': [self.checks[index].key for index in keys] or ['claim'],
-                    'why': [self._words((index,), [place], of_one=True) for index in keys]
-                    or [self._words((), [place])],
+                    'why': [self._words((index,), [host_index], of_one=True) for index in keys]
+                    or [self._words((), [host_index])],
                 }
-                for place in places[: most - len(found)]
+                for host_index in places[: most - len(found)]
             )
         return found
 
@@ -174,7 +174,9 @@ class RefusalReport:
         for index in keys:
             check = self.checks[index]
             best = (
-                max((int(check.has[place]) for place in places), default=UNKNOWN) if check.has is not None else UNKNOWN
+                max((int(check.has[host_index]) for host_index in places), default=UNKNOWN)
+                if check.has is not None
+                else UNKNOWN
             )
             said = check.words.format(have=have)
             if best != UNKNOWN:
@@ -252,21 +254,21 @@ class _Why:
     # -- reasons from the host table -----------------------------------------------------------------------------------
     def ask_table(self) -> None:
         """Find reasons in the host table: wrong zone, service disabled or down, too little memory, too few devices."""
-        table, look = self._snapshot.table, HostArrays(self._snapshot)
-        self._look = look
+        table, arrays = self._snapshot.table, HostArrays(self._snapshot)
+        self._arrays = arrays
         self._considered = table.present(self._snapshot.cells.uuids())
-        self._places = {node['uuid']: place for place, node in table.nodes()}
+        self._places = {node['uuid']: host_index for host_index, node in table.nodes()}
         if self._named is not None:
             chosen = np.zeros(len(self._considered), np.bool_)
             chosen[[self._places[uuid] for uuid in self._named if uuid in self._places]] = True
             self._considered &= chosen
-        self.names = {place: node['host'] for place, node in table.nodes() if self._considered[place]}
+        self.names = {host_index: node['host'] for host_index, node in table.nodes() if self._considered[host_index]}
         self._unoffered = np.ones(len(self._considered), np.bool_)
         self._unoffered[[self._places[uuid] for uuid in self._offered if uuid in self._places]] = False
         self._enabled = [] if _forced(self._spec) else list(self._filters)
         ignored = (self._spec.ignore_hosts if 'ignore_hosts' in self._spec else None) or ()
         if ignored:
-            self._add('ignore_hosts', 'excluded by the request', look.named(ignored))
+            self._add('ignore_hosts', 'excluded by the request', arrays.named(ignored))
         cell = only_cell(self._spec)
         if cell is not None:
             self._add('cell', 'in another cell', ~table.present({cell}))
@@ -284,12 +286,12 @@ class _Why:
         unnamed = self._query.unnamed
         for aggregates in unnamed.aggregates:
             key, words = self._aggregates_words(aggregates)
-            self._add(key, words, ~self._look.named(self._snapshot.aggregates.hosts(aggregates)) & self._unoffered)
+            self._add(key, words, ~self._arrays.named(self._snapshot.aggregates.hosts(aggregates)) & self._unoffered)
         if unnamed.forbidden_aggregates:
             self._add(
                 'forbidden_aggregates',
                 'reserved for other servers',
-                self._look.named(self._snapshot.aggregates.hosts(unnamed.forbidden_aggregates)) & self._unoffered,
+                self._arrays.named(self._snapshot.aggregates.hosts(unnamed.forbidden_aggregates)) & self._unoffered,
             )
 
     def _aggregates_words(self, aggregates: Collection[str]) -> tuple[str, str]:
@@ -325,7 +327,7 @@ class _Why:
             mask = (
                 filtering.PER_HOST
                 if getattr(one, 'at_most', False)
-                else filtering.mask_of(one, self._look, self._spec, Guard('Filter', one))
+                else filtering.mask_of(one, self._arrays, self._spec, Guard('Filter', one))
             )
             if mask is filtering.PER_HOST:
                 single.append(one)
@@ -334,9 +336,9 @@ class _Why:
         places = np.flatnonzero(self.open).tolist() if single else []
         servers_of = self._snapshot.servers.on()
         states = {
-            place: state
-            for place in places
-            if (state := self._snapshot.state(place, servers_of, look=self._look)) is not None
+            host_index: state
+            for host_index in places
+            if (state := self._snapshot.state(host_index, servers_of, arrays=self._arrays)) is not None
         }
         for one in single:
             for state in states.values():
@@ -345,7 +347,9 @@ class _Why:
             self._add(
                 _name(one),
                 _filter_words(one),
-                self._snapshot.table.places.mask([place for place, state in states.items() if id(state) not in kept]),
+                self._snapshot.table.places.mask(
+                    [host_index for host_index, state in states.items() if id(state) not in kept]
+                ),
             )
 
     # -- reasons from Placement ----------------------------------------------------------------------------------------

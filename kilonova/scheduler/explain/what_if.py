@@ -129,9 +129,9 @@ def capacity(
     offers = candidates.offers(spec)
     with candidates.snapshot.table.lock:
         hosts = dict(offers.states())
-        for place, host in hosts.items():
+        for host_index, host in hosts.items():
             _count_devices(spec, host, free)
-            number = _fits_on(manager.filters, spec, place, offers, candidates.snapshot)
+            number = _fits_on(manager.filters, spec, host_index, offers, candidates.snapshot)
             zone = host.availability_zone or conf.default_availability_zone
             cell = cell_names.get(host.cell_uuid, host.cell_uuid)
             found.total += number
@@ -143,14 +143,16 @@ def capacity(
 
 
 def _fits_on(
-    filters: list[Any], spec: RequestSpec, place: int, offers: PlacementCandidates, snapshot: HostSnapshot
+    filters: list[Any], spec: RequestSpec, host_index: int, offers: PlacementCandidates, snapshot: HostSnapshot
 ) -> int:
     """Return how many servers one host takes, one after the other. The caller must hold the host table's lock."""
     selects: list[Select] = []
     try:
         for number in range(MOST):
             # The result is for servers that are requested one after the other, each when the former one is built.
-            selects.append(Select(snapshot, spec, filters, (), SelectSettings(), offers.only(place), building=False))
+            selects.append(
+                Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
+            )
             plan = selects[-1].plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:
                 return number

@@ -9,9 +9,9 @@ A filter is a class with ``host_passes(host_state, spec_obj)``. Add it to the en
             LOG.debug('%s: %s MiB free', host_state.host, host_state.free_ram_mb)
             return True
 
-A filter that uses only columns of ``table.Table`` has ``mask(look, spec_obj)`` instead. It returns the results for all
-hosts at once (True where a host passes), None if the filter does not apply to this request, or PER_HOST if this request
-needs ``host_passes``. If a filter has only ``mask``, its ``host_passes`` uses the mask.
+A filter that uses only columns of ``table.Table`` has ``mask(arrays, spec_obj)`` instead. It returns the results for
+all hosts at once (True where a host passes), None if the filter does not apply to this request, or PER_HOST if this
+request needs ``host_passes``. If a filter has only ``mask``, its ``host_passes`` uses the mask.
 
 If a filter raises an error for a host, the host is rejected for this request, and this is logged once
 (``plugins.guard``).
@@ -85,10 +85,10 @@ class BaseHostFilter(BaseFilter):
 
         This implementation is for filters with a method ``mask``: it returns the host's entry of the array.
         """
-        if host_state.look is None or array_form(self) is None:
+        if host_state.arrays is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no method host_passes')
-        found = host_state.look.answer(self, 'mask', filter_properties)
-        return found is None or bool(found[host_state.place])
+        found = host_state.arrays.answer(self, 'mask', filter_properties)
+        return found is None or bool(found[host_state.host_index])
 
 
 def all_filters() -> list[type[BaseFilter]]:
@@ -136,7 +136,7 @@ def array_form(one: Any) -> Any:
     return one.mask if owner is not None and 'mask' in vars(owner) else None
 
 
-def mask_of(one: BaseFilter, look: HostArrays, spec_obj: RequestSpec, guard: Guard) -> Any:
+def mask_of(one: BaseFilter, arrays: HostArrays, spec_obj: RequestSpec, guard: Guard) -> Any:
     """Return a boolean array that is True for the hosts that pass, or None if all hosts pass.
 
     Return PER_HOST if the filter must check each host alone.
@@ -147,7 +147,7 @@ def mask_of(one: BaseFilter, look: HostArrays, spec_obj: RequestSpec, guard: Gua
     if is_rebuild(spec_obj) and not getattr(one, 'RUN_ON_REBUILD', False):
         return None
     with guard:
-        return form(look, spec_obj)
+        return form(arrays, spec_obj)
     return PER_HOST
 
 

@@ -24,13 +24,13 @@ class DifferentHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts that have none of the servers in the hint.
 
         Return None (all hosts pass) if the request has no such hint.
         """
         apart = _hint(spec_obj, 'different_host')
-        return ~look.having(apart) if apart else None
+        return ~arrays.having(apart) if apart else None
 
 
 class SameHostFilter(BaseHostFilter):
@@ -38,13 +38,13 @@ class SameHostFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts that have at least one of the servers in the hint.
 
         Return None (all hosts pass) if the request has no such hint.
         """
         together = _hint(spec_obj, 'same_host')
-        return look.having(together) if together else None
+        return arrays.having(together) if together else None
 
 
 class ServerGroupAntiAffinityFilter(BaseHostFilter):
@@ -53,7 +53,7 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
     The server for which a host is chosen is not counted.
     """
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts with fewer members of the group than allowed.
 
         It is also True for the hosts on which the server is already. Return None (all hosts pass) if the server is in
@@ -65,21 +65,21 @@ class ServerGroupAntiAffinityFilter(BaseHostFilter):
         most = group.rules.get('max_server_per_host', 1)
         own = {spec_obj.instance_uuid} if 'instance_uuid' in spec_obj else set()
         if group.places is not None:
-            here = look.named({host for uuid in own for host in group.places.get(uuid, ())})
-            return (look.members(group, *own) < most) | here
+            here = arrays.named({host for uuid in own for host in group.places.get(uuid, ())})
+            return (arrays.members(group, *own) < most) | here
         members = set(group.members or ())
-        look.learn(members | own)
-        return (look.counts(members) < most) | look.having(own)
+        arrays.learn(members | own)
+        return (arrays.counts(members) < most) | arrays.having(own)
 
 
 class ServerGroupAffinityFilter(BaseHostFilter):
     """Pass only hosts with servers of the group if its policy is affinity; pass all hosts if the group is empty."""
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts that have servers of the group.
 
         Return None (all hosts pass) if the group has no servers on hosts.
         """
         group = _group(spec_obj, 'affinity')
         hosts = group.hosts if group is not None and 'hosts' in group else None
-        return look.named(hosts) if hosts else None
+        return arrays.named(hosts) if hosts else None

@@ -76,9 +76,9 @@ class AggregateFilter(BaseHostFilter):
         """Return whether hosts with this aggregate metadata may take the request. Subclasses must implement it."""
         raise TypeError(f'{type(self).__name__} has no method fits')
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts for whose aggregate metadata ``fits`` returns True."""
-        return look.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
+        return arrays.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 
 
 class AggregateInstanceExtraSpecsFilter(AggregateFilter):

@@ -39,6 +39,6 @@ class SimpleCIDRAffinityFilter(BaseHostFilter):
             )
             return False
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return PER_HOST (check host by host) if the request has the hint, otherwise None (all hosts pass)."""
         return PER_HOST if spec_obj.get_scheduler_hint('build_near_host_ip') else None

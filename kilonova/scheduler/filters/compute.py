@@ -18,6 +18,6 @@ class ComputeFilter(BaseHostFilter):
 
     run_filter_once_per_request = True
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts whose service is up and not disabled."""
-        return look.table['up'] & ~look.table['disabled']
+        return arrays.table['up'] & ~arrays.table['disabled']

@@ -43,7 +43,7 @@ class ComputeCapabilitiesFilter(BaseHostFilter):
                 return False
         return address_bits_fit(host_state, spec_obj.flavor.extra_specs.get(ADDRESS_BITS))
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return PER_HOST (check host by host) if the flavor has extra specs about capabilities, otherwise None."""
         return PER_HOST if any(_asked(spec_obj)) or ADDRESS_BITS in spec_obj.flavor.extra_specs else None
 

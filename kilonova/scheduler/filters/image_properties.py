@@ -36,7 +36,7 @@ class ImagePropertiesFilter(BaseHostFilter):
             return False
         return self._version_fits(host_state, version) and address_bits_fit(host_state, bits)
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for hosts with the image's architecture, hypervisor type and mode.
 
         Return PER_HOST (check host by host) if the image names a hypervisor version or an address size. Return None
@@ -45,7 +45,9 @@ class ImagePropertiesFilter(BaseHostFilter):
         wanted, version, bits = self._wanted(spec_obj)
         if version or bits is not None:
             return PER_HOST
-        return look.table.kinds(lambda kinds: any(self._fits(wanted, kind) for kind in kinds)) if any(wanted) else None
+        return (
+            arrays.table.kinds(lambda kinds: any(self._fits(wanted, kind) for kind in kinds)) if any(wanted) else None
+        )
 
     def _wanted(self, spec_obj: RequestSpec) -> tuple[tuple[Any, ...], str | None, int | None]:
         """Return ((architecture, hypervisor type, mode), hypervisor version predicate, number of address bits)."""

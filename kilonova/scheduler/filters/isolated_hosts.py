@@ -18,9 +18,9 @@ class IsolatedHostsFilter(BaseHostFilter):
     RUN_ON_REBUILD = True
     run_filter_once_per_request = True
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts that may run the request's image."""
-        isolated = look.named(self.conf.filter_scheduler.isolated_hosts)
+        isolated = arrays.named(self.conf.filter_scheduler.isolated_hosts)
         return (isolated & self._fits(True, spec_obj)) | (~isolated & self._fits(False, spec_obj))
 
     def _fits(self, isolated_host: bool, spec_obj: RequestSpec) -> bool:

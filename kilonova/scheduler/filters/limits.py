@@ -24,9 +24,9 @@ class _Limit(BaseHostFilter):
     column: ClassVar[str]
     option: ClassVar[str]
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts whose value is below the limit."""
-        return look.table[self.column] < self.conf.filter_scheduler[self.option]
+        return arrays.table[self.column] < self.conf.filter_scheduler[self.option]
 
 
 class _AggregateLimit(_Limit):
@@ -36,12 +36,12 @@ class _AggregateLimit(_Limit):
     used.
     """
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts whose value is below the limit.
 
         The limit of a host is set by the metadata of its aggregates, or else by the configuration.
         """
-        return look.table[self.column] < look.by_aggregates(self._limit, np.float64)
+        return arrays.table[self.column] < arrays.by_aggregates(self._limit, np.float64)
 
     def _limit(self, metadata: Metadata) -> float:
         configured: float = self.conf.filter_scheduler[self.option]

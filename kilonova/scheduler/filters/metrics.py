@@ -25,7 +25,7 @@ class MetricsFilter(BaseHostFilter):
             LOG.debug('%(host)s lacks the metrics %(missing)s', {'host': host_state, 'missing': sorted(missing)})
         return not missing
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return PER_HOST (check host by host) if any metric is configured, otherwise None (all hosts pass)."""
         return PER_HOST if self._wanted() else None
 

@@ -59,7 +59,7 @@ class NUMATopologyFilter(BaseHostFilter):
         )
         return True
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return PER_HOST (check host by host) if the request has a NUMA topology, otherwise None (all hosts pass)."""
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         return None if wanted is None else PER_HOST

@@ -45,7 +45,7 @@ class PciPassthroughFilter(BaseHostFilter):
         host_state.allocation_candidates = good
         return True
 
-    def mask(self, look: HostArrays, spec_obj: RequestSpec) -> Any:
+    def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
         """Return a boolean array that is True for the hosts that have enough devices for each single PCI request.
 
         It may be True for too many hosts, because two requests may need the same device. So ``host_passes`` checks the
@@ -54,6 +54,6 @@ class PciPassthroughFilter(BaseHostFilter):
         requests = spec_obj.pci_requests if 'pci_requests' in spec_obj else None
         found = None
         for request in requests.requests if requests is not None else ():
-            enough = look.table.devices.free(request.spec) >= request.count
+            enough = arrays.table.devices.free(request.spec) >= request.count
             found = enough if found is None else found & enough
         return found

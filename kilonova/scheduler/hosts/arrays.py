@@ -1,7 +1,7 @@
 """View of all hosts for filters and weighers that compute with arrays.
 
-    look = HostArrays(snapshot)
-    look.table['free_ram_mb'], look.having(uuids), look.by_aggregates(answer), look.named(hosts)
+    arrays = HostArrays(snapshot)
+    arrays.table['free_ram_mb'], arrays.having(uuids), arrays.by_aggregates(answer), arrays.named(hosts)
 
 Each call of ``select_destinations`` creates one view, so that the hosts of servers are read only once. Callers must
 hold the host table's lock.
@@ -63,9 +63,9 @@ class HostArrays:
         for uuid in uuids:
             at = self._hosts_of[uuid]
             places = self.table.places.named([at[0]]) if at is not None else self.table.reservations.sent_to(uuid)
-            for place in places:
-                if at is None or at[1] in (None, self.table.node(place)[1]['hypervisor_hostname']):
-                    found[place] += 1
+            for host_index in places:
+                if at is None or at[1] in (None, self.table.node(host_index)[1]['hypervisor_hostname']):
+                    found[host_index] += 1
         return found
 
     def having(self, uuids: Collection[str]) -> Mask:

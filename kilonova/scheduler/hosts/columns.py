@@ -50,14 +50,14 @@ class HostColumns(dict[K, NDArray[Any]]):
         for name, values in self.items():
             self[name] = np.concatenate([values, np.zeros(size - len(values), values.dtype)])
 
-    def clear_place(self, place: int) -> None:
-        """Set the values of all arrays at index ``place`` to zero."""
+    def clear_host(self, host_index: int) -> None:
+        """Set the values of all arrays at ``host_index`` to zero."""
         for values in self.values():
-            values[place] = 0
+            values[host_index] = 0
 
 
 class HostIndex:
-    """Indexes of compute nodes. A node has the same index (its "place") in all columns, until it is deleted."""
+    """Indexes of compute nodes. A node has the same index in all columns, until it is deleted."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -76,24 +76,24 @@ class HostIndex:
 
         ``size`` doubles if no index is free.
         """
-        place = self._of_node.get((cell_uuid, node['id']))
-        if place is None:
+        host_index = self._of_node.get((cell_uuid, node['id']))
+        if host_index is None:
             if not self._free:
                 self._free = list(range(2 * self.size - 1, self.size - 1, -1))
                 self.size *= 2
             if cell_uuid not in self.cells:
                 self.cells.append(cell_uuid)
-            place = self._of_node[cell_uuid, node['id']] = self._free.pop()
-            self._of_host.setdefault((cell_uuid, node['host']), set()).add(place)
-        self._of_uuid[node['uuid']] = place
-        return place
+            host_index = self._of_node[cell_uuid, node['id']] = self._free.pop()
+            self._of_host.setdefault((cell_uuid, node['host']), set()).add(host_index)
+        self._of_uuid[node['uuid']] = host_index
+        return host_index
 
     def remove(self, cell_uuid: str, node: Row) -> None:
         """Remove a deleted node, and free its index."""
-        place = self._of_node.pop((cell_uuid, node['id']))
+        host_index = self._of_node.pop((cell_uuid, node['id']))
         self._of_uuid.pop(node['uuid'], None)
-        self._of_host[cell_uuid, node['host']].discard(place)
-        self._free.append(place)
+        self._of_host[cell_uuid, node['host']].discard(host_index)
+        self._free.append(host_index)
 
     def of_node(self, cell_uuid: str, node_id: int) -> int | None:
         """Return the index of the node with this id in this cell, or None if it is unknown."""
@@ -113,7 +113,7 @@ class HostIndex:
 
     def named(self, hosts: Iterable[str]) -> set[int]:
         """Return the indexes of the nodes of these hosts, in any cell."""
-        return {place for cell in self.cells for host in hosts for place in self.of_host(cell, host)}
+        return {host_index for cell in self.cells for host in hosts for host_index in self.of_host(cell, host)}
 
     def mask(self, places: Collection[int]) -> Mask:
         """Return a boolean array over all hosts that is True only at these indexes."""

@@ -1,7 +1,7 @@
 """Free PCI devices of all hosts, without the devices that this scheduler has reserved for servers.
 
     table.devices.free(request.spec)        # an array with the number of matching free devices of each host
-    table.devices.pools(place)              # the pools of one host; the caller may change them
+    table.devices.pools(host_index)              # the pools of one host; the caller may change them
 
 Callers must hold the host table's lock.
 """
@@ -48,30 +48,30 @@ class FreeDevices:
         self._size = size
         self._columns.grow(size)
 
-    def write(self, place: int, node: Row) -> int:
-        """Store the pools of a host's current row for index ``place``, and return how many devices are free."""
-        self.clear(place)
-        self._texts[place] = node['pci_stats'], node['numa_topology']
-        self._counts[place] = list(_pool_counts(node['pci_stats'])) if node['pci_stats'] else []
-        for key, _, _ in self._counts[place]:
+    def write(self, host_index: int, node: Row) -> int:
+        """Store the pools of a host's current row for index ``host_index``, and return how many devices are free."""
+        self.clear(host_index)
+        self._texts[host_index] = node['pci_stats'], node['numa_topology']
+        self._counts[host_index] = list(_pool_counts(node['pci_stats'])) if node['pci_stats'] else []
+        for key, _, _ in self._counts[host_index]:
             if key not in self._columns:
                 self._columns[key] = np.zeros(self._size, np.int64)
-        return self.count(place)
+        return self.count(host_index)
 
-    def clear(self, place: int) -> None:
+    def clear(self, host_index: int) -> None:
         """Remove the pools of a deleted host."""
-        for key, _, _ in self._counts.pop(place, ()):
-            self._columns[key][place] = 0
-        self._texts.pop(place, None)
+        for key, _, _ in self._counts.pop(host_index, ()):
+            self._columns[key][host_index] = 0
+        self._texts.pop(host_index, None)
 
-    def count(self, place: int) -> int:
+    def count(self, host_index: int) -> int:
         """Count a host's free devices (its row minus the reservations), write the arrays, and return the number."""
-        pools = self._counts.get(place, [])
+        pools = self._counts.get(host_index, [])
         for key, _, _ in pools:
-            self._columns[key][place] = 0
-        left = self._left(place)
+            self._columns[key][host_index] = 0
+        left = self._left(host_index)
         for (key, _, _), count in zip(pools, left, strict=True):
-            self._columns[key][place] += count
+            self._columns[key][host_index] += count
         return sum(left)
 
     def free(self, wanted: Iterable[Mapping[str, object]]) -> NDArray[np.int64]:
@@ -89,18 +89,18 @@ class FreeDevices:
                 total += values
         return total
 
-    def pools(self, place: int) -> PciPools:
-        """Return the pools of free PCI devices of the host at index ``place``, without the devices that are reserved.
+    def pools(self, host_index: int) -> PciPools:
+        """Return the pools of free PCI devices of the host at ``host_index``, without reserved devices.
 
         The result is a copy, which the caller may change.
         """
-        return less(parsed_pools(*self._texts[place]), self._reservations.on(place).values())
+        return less(parsed_pools(*self._texts[host_index]), self._reservations.on(host_index).values())
 
-    def _left(self, place: int) -> list[int]:
+    def _left(self, host_index: int) -> list[int]:
         """Return the number of free devices in each pool of the host's row, minus the reserved devices."""
-        taken = self._reservations.on(place).values()
+        taken = self._reservations.on(host_index).values()
         if any(one.requests for one in taken):
-            stored = parsed_pools(*self._texts[place])
+            stored = parsed_pools(*self._texts[host_index])
             # A pool is missing in ``left`` if a related function of the same card is reserved, so that its devices are
             # unusable.
             # Copies of a pool share the object ``keys`` with the original pool, so its id identifies the pool.
@@ -110,7 +110,7 @@ class FreeDevices:
         for one in taken:
             gone.update(one.devices)
         found = []
-        for _, provider, count in self._counts.get(place, ()):
+        for _, provider, count in self._counts.get(host_index, ()):
             number = min(count, gone[provider]) if provider is not None else 0
             if number:
                 gone[provider] -= number

@@ -108,8 +108,8 @@ class HostState:
         servers_of: ServersOf | None = None,
         taken: Mapping[str, Reservation] = MappingProxyType({}),
         offered: Callable[[HostState], list[Request] | None] = lambda host: [],
-        look: ArrayResults | None = None,
-        place: int = -1,
+        arrays: ArrayResults | None = None,
+        host_index: int = -1,
     ) -> None:
         """Create the state of a host from its row.
 
@@ -121,10 +121,10 @@ class HostState:
             taken: Reservations of servers on the host that the host's row does not contain yet, by server.
             offered: Function that returns the host's allocation requests in Placement's answer, or None if Placement
                 was not asked.
-            look: Results for all hosts at once, for filters and weighers that have only an array form.
-            place: The host's index in the host table.
+            arrays: Results for all hosts at once, for filters and weighers that have only an array form.
+            host_index: The host's index in the host table.
         """
-        self.look, self.place = look, place
+        self.arrays, self.host_index = arrays, host_index
         self._node = node
         self._taken = taken
         self._servers_of = servers_of

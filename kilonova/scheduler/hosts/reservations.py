@@ -1,7 +1,7 @@
 """Reservations: resources that this scheduler process gave to servers, and that the hosts' rows do not contain yet.
 
     ledger = Reservations(lock, count)              # of table.Table, which subtracts reservations from its columns
-    ledger.take(uuid, Reservation(place, …))        # before the claim, so that other threads see it as used
+    ledger.take(uuid, Reservation(host_index, …))        # before the claim, so that other threads see it as used
     ledger.made(uuid)                               # the claim is written
     ledger.give_back(uuid)                          # the claim was refused or released
     ledger.reported(uuid)                           # the host's row contains the server
@@ -41,7 +41,7 @@ class Reservation:
     """Resources that one server gets on a host.
 
     Attributes:
-        place: The host's index in the table.
+        host_index: The host's index in the table.
         vcpus: Number of shared CPUs.
         memory_mb: Memory in MiB.
         disk_mb: Disk in MiB.
@@ -54,7 +54,7 @@ class Reservation:
         building: True if the server counts as one of the host's builds under way.
     """
 
-    place: int
+    host_index: int
     vcpus: int
     memory_mb: int
     disk_mb: int
@@ -68,9 +68,13 @@ class Reservation:
 
 
 def reserve(
-    place: int, spec: RequestSpec, request: Request, topology: InstanceNUMATopology | None = None, building: bool = True
+    host_index: int,
+    spec: RequestSpec,
+    request: Request,
+    topology: InstanceNUMATopology | None = None,
+    building: bool = True,
 ) -> Reservation:
-    """Return the reservation of the resources that a server of request ``spec`` gets on the host at index ``place``.
+    """Return the reservation of the resources that a server of request ``spec`` gets on the host at ``host_index``.
 
     ``request`` is the allocation request with which the host is claimed.
     """
@@ -78,7 +82,7 @@ def reserve(
     wanted = spec.numa_topology if 'numa_topology' in spec else None
     requests = spec.pci_requests if 'pci_requests' in spec else None
     return Reservation(
-        place,
+        host_index,
         shared_cpus(spec, wanted),
         spec.memory_mb,
         (spec.root_gb + spec.ephemeral_gb) * 1024 + (spec.swap or 0),
@@ -121,25 +125,25 @@ class Reservations:
         # A number that grows with each change. Callers may reuse a sum of reservations until this number changes.
         self.version = 0
 
-    def on(self, place: int) -> dict[str, Reservation]:
-        """Return {server: reservation} for the host at index ``place``, as a copy.
+    def on(self, host_index: int) -> dict[str, Reservation]:
+        """Return {server: reservation} for the host at ``host_index``, as a copy.
 
         The host's row does not contain these servers yet.
         """
-        return dict(self._on.get(place, ()))
+        return dict(self._on.get(host_index, ()))
 
     def sent_to(self, uuid: str) -> list[int]:
         """Return a list with the index of the host that has the server's reservation.
 
         The list is empty if the server has none.
         """
-        return [self._of[uuid].place] if uuid in self._of else []
+        return [self._of[uuid].host_index] if uuid in self._of else []
 
     def take(self, uuid: str, reservation: Reservation) -> None:
         """Add a server's reservation; an earlier one of the server is removed."""
         self.give_back(uuid)
         self._of[uuid] = reservation
-        self._on.setdefault(reservation.place, {})[uuid] = reservation
+        self._on.setdefault(reservation.host_index, {})[uuid] = reservation
         self._note()
         self._count(reservation, 1)
 
@@ -158,13 +162,13 @@ class Reservations:
         """Remove a server's reservation, because the server does not use the reserved resources."""
         reservation = self._of.pop(uuid, None)
         if reservation is not None:
-            self._on[reservation.place].pop(uuid)
+            self._on[reservation.host_index].pop(uuid)
             self._note()
             self._count(reservation, -1)
 
-    def drop(self, place: int) -> None:
+    def drop(self, host_index: int) -> None:
         """Remove the reservations on a deleted host."""
-        for uuid in self._on.pop(place, {}):
+        for uuid in self._on.pop(host_index, {}):
             del self._of[uuid]
         self._note()
 
@@ -187,7 +191,7 @@ class Reservations:
 
     def places(self) -> dict[str, int]:
         """Return {server: index of the host on which the server has a reservation}."""
-        return {uuid: reservation.place for uuid, reservation in self._of.items()}
+        return {uuid: reservation.host_index for uuid, reservation in self._of.items()}
 
     def since(self, asked: float) -> tuple[Uses, Uses]:
         """Return (amounts of claims that were made after the monotonic time ``asked``, amounts of claims under way)."""

@@ -49,12 +49,12 @@ class Services:
             if cell == cell_uuid and service['id'] not in keep:
                 self.put(cell_uuid, {**service, 'deleted': service['id']})
 
-    def write(self, place: int, service: Row | None) -> None:
-        """Write the columns at index ``place``. ``service`` is the row of the host's service; None if it has none."""
-        self._columns['live'][place] = service is not None
-        self._columns['disabled'][place] = bool(service and service['disabled'])
-        self._columns['up'][place] = bool(service and service['up'])
+    def write(self, host_index: int, service: Row | None) -> None:
+        """Write the columns at ``host_index``. ``service`` is the row of the host's service, or None if it has none."""
+        self._columns['live'][host_index] = service is not None
+        self._columns['disabled'][host_index] = bool(service and service['disabled'])
+        self._columns['up'][host_index] = bool(service and service['up'])
 
     def _write(self, cell_uuid: str, host: str) -> None:
-        for place in self._places.of_host(cell_uuid, host):
-            self.write(place, self.get(cell_uuid, host))
+        for host_index in self._places.of_host(cell_uuid, host):
+            self.write(host_index, self.get(cell_uuid, host))

@@ -120,13 +120,15 @@ class HostSnapshot:
         """Return which of the nodes with these uuids cannot get servers, as of the last refresh."""
         with self.table.lock:
             usable = self.table.usable(self.cells.uuids())
-            return {uuid for uuid in uuids if (place := self.table.places.of(uuid)) is None or not usable[place]}
+            return {
+                uuid for uuid in uuids if (host_index := self.table.places.of(uuid)) is None or not usable[host_index]
+            }
 
     def tell_serviceless(self, uuids: Iterable[str]) -> None:
         """Log a warning for each node with one of these uuids that has no compute service and so cannot get servers."""
         with self.table.lock:
-            places = [place for place in map(self.table.places.of, uuids) if place is not None]
-            hosts = [self.table.host(place) for place in places if not self.table['live'][place]]
+            places = [host_index for host_index in map(self.table.places.of, uuids) if host_index is not None]
+            hosts = [self.table.host(host_index) for host_index in places if not self.table['live'][host_index]]
         for host in hosts:
             LOG.warning('No compute service record found for host %s', host)
 
@@ -137,26 +139,26 @@ class HostSnapshot:
         """
         cells, found = self.cells.uuids(), {}
         with self.table.lock:
-            places = [place for place in map(self.table.places.of, uuids) if place is not None]
-            servers_of = self.servers.on([self.table.host(place) for place in places])
-            for place in places:
-                state = self.state(place, servers_of)
+            places = [host_index for host_index in map(self.table.places.of, uuids) if host_index is not None]
+            servers_of = self.servers.on([self.table.host(host_index) for host_index in places])
+            for host_index in places:
+                state = self.state(host_index, servers_of)
                 if state is not None and state.cell_uuid in cells:
                     found[state.uuid] = state
         return found
 
     def state(
         self,
-        place: int,
+        host_index: int,
         servers_of: ServersOf | None = None,
         offered: Callable[[HostState], list[Request] | None] = lambda host: [],
-        look: ArrayResults | None = None,
+        arrays: ArrayResults | None = None,
     ) -> HostState | None:
-        """Return the HostState of the node at index ``place``, or None if the node has no service or no host mapping.
+        """Return the HostState of the node at ``host_index``, or None if the node has no service or no host mapping.
 
         The other arguments are passed to HostState.
         """
-        cell_uuid, node = self.table.node(place)
+        cell_uuid, node = self.table.node(host_index)
         if node['service'] is None or not node['mapped']:
             return None
         return HostState(
@@ -164,10 +166,10 @@ class HostSnapshot:
             cell_uuid,
             self.aggregates.of_host(node['host']),
             servers_of or self.servers.on(),
-            self.table.reservations.on(place),
+            self.table.reservations.on(host_index),
             offered,
-            look,
-            place,
+            arrays,
+            host_index,
         )
 
     def named(self, hosts: Iterable[str], nodes: Iterable[str]) -> list[str]:

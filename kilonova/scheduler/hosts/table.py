@@ -5,9 +5,9 @@
     alive = table.usable(cells) & ~table['disabled'] & table['up']
     table.reservations.take(uuid, Reservation(...))      # counts until the host's own row contains the server
 
-A node keeps its index in all columns (its *place*) until it is deleted; ``places`` has these indexes. Claims of this
-scheduler count at once: ``reservations.take`` subtracts the resources of a server, and ``give_back`` or ``reported``
-adds them again. ``devices`` counts the free PCI devices by their properties. Callers must hold ``lock``.
+A node keeps its index in all columns until it is deleted; ``places`` has these indexes. Claims of this scheduler count
+at once: ``reservations.take`` subtracts the resources of a server, and ``give_back`` or ``reported`` adds them again.
+``devices`` counts the free PCI devices by their properties. Callers must hold ``lock``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Table:
             self.drop(cell_uuid, node['id'])
             return
         size = self.places.size
-        place = self.places.add(cell_uuid, node)
+        host_index = self.places.add(cell_uuid, node)
         if self.places.size > size:
             self._columns.grow(self.places.size)
             self.devices.grow(self.places.size)
@@ -67,18 +67,18 @@ class Table:
         for name in _SHARED:
             if isinstance(node[name], str):
                 node[name] = self._texts.setdefault(node[name], node[name])
-        self._rows[place] = node
-        self._write(place, cell_uuid, node)
+        self._rows[host_index] = node
+        self._write(host_index, cell_uuid, node)
 
     def drop(self, cell_uuid: str, node_id: int) -> None:
         """Remove a node, if it is known."""
-        place = self.places.of_node(cell_uuid, node_id)
-        if place is None:
+        host_index = self.places.of_node(cell_uuid, node_id)
+        if host_index is None:
             return
-        self.places.remove(cell_uuid, self._rows.pop(place))
-        self.devices.clear(place)
-        self._columns.clear_place(place)
-        self.reservations.drop(place)
+        self.places.remove(cell_uuid, self._rows.pop(host_index))
+        self.devices.clear(host_index)
+        self._columns.clear_host(host_index)
+        self.reservations.drop(host_index)
 
     def forget_cell(self, cell_uuid: str, keep: Collection[int] = (), keep_services: Collection[int] = ()) -> None:
         """Remove the nodes and services of a cell, except those with the ids in ``keep`` and ``keep_services``."""
@@ -87,29 +87,29 @@ class Table:
                 self.drop(cell_uuid, node_id)
         self.services.forget_cell(cell_uuid, keep_services)
 
-    def _write(self, place: int, cell_uuid: str, node: Row) -> None:
+    def _write(self, host_index: int, cell_uuid: str, node: Row) -> None:
         column = self._columns
         stats = texts.mapping(node['stats'] or '{}')
-        column['live'][place] = True
-        column['mapped'][place] = bool(node['mapped'])
-        column['cell'][place] = self.places.cells.index(cell_uuid)
-        column['free_ram_mb'][place], column['free_disk_mb'][place] = free_amounts(node)
-        column['vcpus_total'][place], column['vcpus_used'][place] = node['vcpus'], node['vcpus_used']
+        column['live'][host_index] = True
+        column['mapped'][host_index] = bool(node['mapped'])
+        column['cell'][host_index] = self.places.cells.index(cell_uuid)
+        column['free_ram_mb'][host_index], column['free_disk_mb'][host_index] = free_amounts(node)
+        column['vcpus_total'][host_index], column['vcpus_used'][host_index] = node['vcpus'], node['vcpus_used']
         known = ratios(node)
-        column['cpu_ratio'][place] = known['cpu_allocation_ratio']
-        column['ram_room_mb'][place] = node['memory_mb'] * known['ram_allocation_ratio'] - node['memory_mb_used']
-        column['disk_room_mb'][place] = 1024 * (
+        column['cpu_ratio'][host_index] = known['cpu_allocation_ratio']
+        column['ram_room_mb'][host_index] = node['memory_mb'] * known['ram_allocation_ratio'] - node['memory_mb_used']
+        column['disk_room_mb'][host_index] = 1024 * (
             node['local_gb'] * known['disk_allocation_ratio'] - node['local_gb_used']
         )
-        column['num_instances'][place] = int(stats.get('num_instances') or node['running_vms'] or 0)
-        column['num_io_ops'][place] = int(stats.get('io_workload') or node['current_workload'] or 0)
-        column['failed_builds'][place] = int(stats.get('failed_builds') or 0)
-        column['hypervisor_version'][place] = node['hypervisor_version'] or 0
-        column['supported'][place] = self._kind_code(node['supported_instances'] or '[]')
-        self.services.write(place, self.services.get(cell_uuid, node['host']))
-        for one in self.reservations.on(place).values():
+        column['num_instances'][host_index] = int(stats.get('num_instances') or node['running_vms'] or 0)
+        column['num_io_ops'][host_index] = int(stats.get('io_workload') or node['current_workload'] or 0)
+        column['failed_builds'][host_index] = int(stats.get('failed_builds') or 0)
+        column['hypervisor_version'][host_index] = node['hypervisor_version'] or 0
+        column['supported'][host_index] = self._kind_code(node['supported_instances'] or '[]')
+        self.services.write(host_index, self.services.get(cell_uuid, node['host']))
+        for one in self.reservations.on(host_index).values():
             self._add(one, 1)
-        column['pci_free'][place] = self.devices.write(place, node)
+        column['pci_free'][host_index] = self.devices.write(host_index, node)
 
     def _kind_code(self, text: str) -> int:
         if text not in self._kinds:
@@ -119,17 +119,17 @@ class Table:
     def _count(self, taken: Reservation, sign: int) -> None:
         self._add(taken, sign)
         if taken.devices or taken.requests:
-            self._columns['pci_free'][taken.place] = self.devices.count(taken.place)
+            self._columns['pci_free'][taken.host_index] = self.devices.count(taken.host_index)
 
     def _add(self, taken: Reservation, sign: int) -> None:
-        place, column = taken.place, self._columns
-        column['free_ram_mb'][place] -= sign * taken.memory_mb
-        column['free_disk_mb'][place] -= sign * taken.disk_mb
-        column['ram_room_mb'][place] -= sign * taken.memory_mb
-        column['disk_room_mb'][place] -= sign * taken.disk_mb
-        column['vcpus_used'][place] += sign * taken.vcpus
-        column['num_instances'][place] += sign
-        column['num_io_ops'][place] += sign * taken.building
+        host_index, column = taken.host_index, self._columns
+        column['free_ram_mb'][host_index] -= sign * taken.memory_mb
+        column['free_disk_mb'][host_index] -= sign * taken.disk_mb
+        column['ram_room_mb'][host_index] -= sign * taken.memory_mb
+        column['disk_room_mb'][host_index] -= sign * taken.disk_mb
+        column['vcpus_used'][host_index] += sign * taken.vcpus
+        column['num_instances'][host_index] += sign
+        column['num_io_ops'][host_index] += sign * taken.building
 
     # -- lookups -------------------------------------------------------------------------------------------------------
     def free(self) -> dict[str, Values]:
@@ -172,29 +172,29 @@ class Table:
 
         A server has a reservation until the scheduler has read that the host reported the server.
         """
-        return [uuid for uuid, place in self.reservations.places().items() if self.cell(place) == cell_uuid]
+        return [uuid for uuid, host_index in self.reservations.places().items() if self.cell(host_index) == cell_uuid]
 
-    def cell(self, place: int) -> str:
-        """Return the uuid of the cell of the node at index ``place``."""
-        found: str = self.places.cells[self._columns['cell'][place]]
+    def cell(self, host_index: int) -> str:
+        """Return the uuid of the cell of the node at ``host_index``."""
+        found: str = self.places.cells[self._columns['cell'][host_index]]
         return found
 
     def nodes(self) -> list[tuple[int, Row]]:
         """Return (index, row) of all nodes, sorted by index."""
         return sorted(self._rows.items(), key=lambda item: item[0])
 
-    def host(self, place: int) -> str:
-        """Return the host name of the node at index ``place``."""
-        host: str = self._rows[place]['host']
+    def host(self, host_index: int) -> str:
+        """Return the host name of the node at ``host_index``."""
+        host: str = self._rows[host_index]['host']
         return host
 
-    def row(self, place: int) -> Row:
-        """Return the row of ``compute_nodes`` for the node at index ``place``."""
-        return self._rows[place]
+    def row(self, host_index: int) -> Row:
+        """Return the row of ``compute_nodes`` for the node at ``host_index``."""
+        return self._rows[host_index]
 
-    def node(self, place: int) -> tuple[str, Row]:
-        """Return (cell uuid, row) of the node at index ``place``, with the key ``service`` that HostState needs."""
-        cell, node = self.cell(place), self._rows[place]
+    def node(self, host_index: int) -> tuple[str, Row]:
+        """Return (cell uuid, row) of the node at ``host_index``, with the key ``service`` that HostState needs."""
+        cell, node = self.cell(host_index), self._rows[host_index]
         return cell, {**node, 'service': self.services.get(cell, node['host'])}
 
     def kinds(self, fits: Callable[[list[list[str]]], bool]) -> Mask:

@@ -170,7 +170,7 @@ class PlacementCandidates:
         self._cells = {cell} if cell is not None else None
         self.late: Mask | None = None
         # Index of the only host that is offered, or None for all hosts of the answer.
-        self.place: int | None = None
+        self.host_index: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -181,10 +181,10 @@ class PlacementCandidates:
         """
         return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
 
-    def only(self, place: int) -> PlacementCandidates:
-        """Return a copy that offers only the host at index ``place``."""
+    def only(self, host_index: int) -> PlacementCandidates:
+        """Return a copy that offers only the host at ``host_index``."""
         made = copy.copy(self)
-        made.place = place
+        made.host_index = host_index
         return made
 
     def hosts(self) -> Mask:
@@ -194,14 +194,14 @@ class PlacementCandidates:
         """
         table = self._snapshot.table
         found = table.usable(self._snapshot.cells.uuids()) & (
-            table.places.these(self._of) if self.place is None else table.places.mask([self.place])
+            table.places.these(self._of) if self.host_index is None else table.places.mask([self.host_index])
         )
         if self._cells is not None:
             found &= table.present(self._cells)
         self.late = table.places.these(self._answer.late) if self._answer.late else None
         return found
 
-    def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
+    def masks(self, arrays: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
         """Return an empty iterator, because the hosts in Placement's answer meet all conditions already."""
         return iter(())
 
@@ -212,7 +212,7 @@ class PlacementCandidates:
             return requests
         return expand(requests, self._answer.query, self._answer.clones, self.room, host.may_give, host.cell_of)
 
-    def requests(self, place: int, host: HostState) -> list[Request] | None:
+    def requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return the host's allocation requests that the filters have not removed."""
         return host.allocation_candidates
 
@@ -223,10 +223,10 @@ class PlacementCandidates:
     def states(self) -> Iterator[tuple[int, HostState]]:
         """Yield (index, HostState) of all hosts of the answer."""
         servers_of = self._snapshot.servers.on()
-        for place in np.flatnonzero(self.hosts()).tolist():
-            state = self._snapshot.state(place, servers_of, self.candidates)
+        for host_index in np.flatnonzero(self.hosts()).tolist():
+            state = self._snapshot.state(host_index, servers_of, self.candidates)
             if state is not None:
-                yield place, state
+                yield host_index, state
 
 
 class CurrentHost:
@@ -249,7 +249,7 @@ class CurrentHost:
         """Return a boolean array that is True for all hosts that may get servers."""
         return self._snapshot.table.usable(self._snapshot.cells.uuids())
 
-    def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
+    def masks(self, arrays: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
         """Return an empty iterator, because there are no conditions other than the filters."""
         return iter(())
 
@@ -257,7 +257,7 @@ class CurrentHost:
         """Return None, because Placement was not asked for candidates."""
         return None
 
-    def requests(self, place: int, host: HostState) -> list[Request] | None:
+    def requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return None, because no allocation is needed."""
         return None
 

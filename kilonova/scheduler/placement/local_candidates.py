@@ -161,7 +161,7 @@ class LocalCandidates:
         """Return a boolean array that is True for all hosts that may get servers."""
         return self._table.usable(self._snapshot.cells.uuids())
 
-    def masks(self, look: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
+    def masks(self, arrays: HostArrays, first: bool) -> Iterator[tuple[str, Mask]]:
         """Yield ('free amounts', boolean array), which is True for hosts with enough free CPUs, memory and disk.
 
         For the first server of a request, also yield ('service and zone', boolean array). It is True for hosts in the
@@ -171,19 +171,19 @@ class LocalCandidates:
         if first:
             able = ~self._table['disabled']
             for aggregates in self._need.zone:
-                able &= look.named(self._snapshot.aggregates.hosts(aggregates))
+                able &= arrays.named(self._snapshot.aggregates.hosts(aggregates))
             yield 'service and zone', able
 
     def candidates(self, host: HostState) -> list[Request] | None:
         """Return None, because Placement was not asked for candidates."""
         return None
 
-    def requests(self, place: int, host: HostState) -> list[Request] | None:
+    def requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return one allocation request with devices that are free now, or an empty list if no devices fit."""
         requests = self._spec.pci_requests if 'pci_requests' in self._spec else None
         mappings: dict[str, list[str]] = {}
         if requests is not None and requests.requests:
-            pools = self._table.devices.pools(place)
+            pools = self._table.devices.pools(host_index)
             if not self._need.devices:
                 if not pools.support_requests(requests):
                     return []

@@ -3,7 +3,7 @@
     guard = Guard('Filter', one, spec)
     passing = [host for host in hosts if guard.call(one.host_passes, host, spec, default=False)]
     with guard:
-        found = one.mask(look, spec)        # not set if it raised
+        found = one.mask(arrays, spec)        # not set if it raised
     guard.report()                          # one line in the log, for any number of hosts
 
 ``Unanswered`` is not caught, because a database that does not answer is not the plug-in's error.

@@ -5,7 +5,7 @@ A weigher is a class with ``_weigh_object(host_state, spec)`` and a multiplier. 
 to 0..1 over all hosts and multiplied by the multiplier of each host. The host with the greatest sum over all weighers
 is the best.
 
-A weigher that uses only columns of the host table (``table.Table``) has ``values(look, spec)`` in place of
+A weigher that uses only columns of the host table (``table.Table``) has ``values(arrays, spec)`` in place of
 ``_weigh_object``. It returns an array with the values of all hosts, or LOOP if this request needs ``_weigh_object``.
 
 If a weigher raises an error for a host, the host is rejected for this request. If it raises an error for all hosts at
@@ -81,9 +81,9 @@ class BaseHostWeigher:
 
         This implementation is for weighers with a method ``values``: it returns the host's entry of the array.
         """
-        if host_state.look is None or array_form(self) is None:
+        if host_state.arrays is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no method _weigh_object')
-        return float(host_state.look.answer(self, 'values', weight_properties)[host_state.place])
+        return float(host_state.arrays.answer(self, 'values', weight_properties)[host_state.host_index])
 
     def weigh_objects(self, weighed_obj_list: Sequence[WeighedHost], weight_properties: RequestSpec) -> list[float]:
         """Return the value of each host, in the order of ``weighed_obj_list``."""

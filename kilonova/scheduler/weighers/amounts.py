@@ -18,9 +18,9 @@ class RAMWeigher(BaseHostWeigher):
     multiplier = 'ram_weight_multiplier'
     minval = 0
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the free memory of each host in MiB."""
-        return look.table['free_ram_mb']
+        return arrays.table['free_ram_mb']
 
 
 class CPUWeigher(BaseHostWeigher):
@@ -29,9 +29,9 @@ class CPUWeigher(BaseHostWeigher):
     multiplier = 'cpu_weight_multiplier'
     minval = 0
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of free VCPUs of each host."""
-        return look.table.free()['VCPU']
+        return arrays.table.free()['VCPU']
 
 
 class DiskWeigher(BaseHostWeigher):
@@ -40,9 +40,9 @@ class DiskWeigher(BaseHostWeigher):
     multiplier = 'disk_weight_multiplier'
     minval = 0
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the free disk space of each host in MiB."""
-        return look.table['free_disk_mb']
+        return arrays.table['free_disk_mb']
 
 
 class NumInstancesWeigher(BaseHostWeigher):
@@ -53,9 +53,9 @@ class NumInstancesWeigher(BaseHostWeigher):
 
     multiplier = 'num_instances_weight_multiplier'
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of servers of each host."""
-        return look.table['num_instances']
+        return arrays.table['num_instances']
 
 
 class IoOpsWeigher(BaseHostWeigher):
@@ -67,6 +67,6 @@ class IoOpsWeigher(BaseHostWeigher):
     multiplier = 'io_ops_weight_multiplier'
     minval = 0
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of builds and moves under way on each host."""
-        return look.table['num_io_ops']
+        return arrays.table['num_io_ops']

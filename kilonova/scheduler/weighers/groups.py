@@ -23,17 +23,17 @@ class _SoftPolicy(BaseHostWeigher):
         own = spec_obj.instance_uuid if 'instance_uuid' in spec_obj else None
         return (group if group is not None and 'policy' in group and group.policy == self.policy else None), own
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of the group's servers on each host, or zeros if the request has no such group.
 
         The numbers are negative for policy soft-anti-affinity.
         """
         group, own = self._group(weight_properties)
         if group is None:
-            return look.table['free_ram_mb'] * 0
+            return arrays.table['free_ram_mb'] * 0
         if group.places is not None:
-            return self.sign * look.members(group, own)
-        return self.sign * look.counts(set(group.members or ()) - {own})
+            return self.sign * arrays.members(group, own)
+        return self.sign * arrays.counts(set(group.members or ()) - {own})
 
 
 class ServerGroupSoftAffinityWeigher(_SoftPolicy):

@@ -19,9 +19,9 @@ class HypervisorVersionWeigher(BaseHostWeigher):
 
     multiplier = 'hypervisor_version_weight_multiplier'
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the hypervisor version of each host."""
-        return look.table['hypervisor_version']
+        return arrays.table['hypervisor_version']
 
 
 class BuildFailureWeigher(BaseHostWeigher):
@@ -29,9 +29,9 @@ class BuildFailureWeigher(BaseHostWeigher):
 
     multiplier = 'build_failure_weight_multiplier'
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return the number of failed builds of each host, as a negative number."""
-        return -1 * look.table['failed_builds']
+        return -1 * arrays.table['failed_builds']
 
 
 class PCIWeigher(BaseHostWeigher):
@@ -39,6 +39,6 @@ class PCIWeigher(BaseHostWeigher):
 
     multiplier = 'pci_weight_multiplier'
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return a number for each host. The fewer devices are free on the host, the greater is the number."""
-        return MAX_DEVICES - np.minimum(look.table['pci_free'], MAX_DEVICES - 1)
+        return MAX_DEVICES - np.minimum(arrays.table['pci_free'], MAX_DEVICES - 1)

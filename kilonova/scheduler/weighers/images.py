@@ -37,9 +37,9 @@ class ImagePropertiesWeigher(BaseHostWeigher):
             if has.get(name) == value
         )
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return LOOP (weigh host by host) if the request's image has properties, otherwise zeros."""
-        return LOOP if self._wanted(weight_properties) else look.table['live'] * 0.0
+        return LOOP if self._wanted(weight_properties) else arrays.table['live'] * 0.0
 
     @staticmethod
     def _wanted(spec_obj: RequestSpec) -> dict[str, str]:

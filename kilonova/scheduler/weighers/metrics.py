@@ -44,9 +44,9 @@ class MetricsWeigher(BaseHostWeigher):
             raise ComputeHostMetricNotFound(name=missing, host=host_state.host, node=host_state.nodename)
         return float(self.conf.metrics.weight_of_unavailable)
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return LOOP (weigh host by host) if any metric is configured, otherwise zeros."""
-        return LOOP if self._wanted() else np.zeros(len(look.table['live']))
+        return LOOP if self._wanted() else np.zeros(len(arrays.table['live']))
 
     def _wanted(self) -> Any:
         return ratios(tuple(self.conf.metrics.weight_setting), '[metrics]weight_setting')

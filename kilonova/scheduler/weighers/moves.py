@@ -16,15 +16,15 @@ class CrossCellWeigher(BaseHostWeigher):
 
     multiplier = 'cross_cell_move_weight_multiplier'
 
-    def values(self, look: HostArrays, weight_properties: RequestSpec) -> Any:
+    def values(self, arrays: HostArrays, weight_properties: RequestSpec) -> Any:
         """Return 1 for hosts in the server's cell and -1 for other hosts.
 
         All values are 0 if the request is not a move or the server must not leave its cell.
         """
         cell = _source_cell(weight_properties)
         if cell is None:
-            return np.zeros(len(look.table['live']))
-        return np.where(look.table.present({cell}), 1.0, -1.0)
+            return np.zeros(len(arrays.table['live']))
+        return np.where(arrays.table.present({cell}), 1.0, -1.0)
 
 
 def _source_cell(spec_obj: RequestSpec) -> str | None:

@@ -180,7 +180,7 @@ def node(name: str = 'host1', **values: Any) -> dict[str, Any]:
 def state(name: str = 'host1', *, candidates: list[dict[str, Any]] | None = None, **values: Any) -> HostState:
     """A host as filters see it, with one plain candidate unless told otherwise; ``values`` as of ``host``."""
     view = View(host(name, candidates=candidates, **values))
-    found = view.state(view.place(name), look=HostArrays(view))
+    found = view.state(view.place(name), arrays=HostArrays(view))
     assert found is not None
     found.allocation_candidates = [candidate(name)] if candidates is None else candidates
     return found

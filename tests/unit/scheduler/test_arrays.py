@@ -660,5 +660,5 @@ def test_columns_grow_and_keep_what_they_have():
     columns.grow(4)
     assert columns['a'].tolist() == [1, 2, 0, 0] and columns['b'].tolist() == [0.5, 1.5, 0, 0]
     assert columns['a'].dtype == np.int64
-    columns.clear_place(1)
+    columns.clear_host(1)
     assert columns['a'].tolist() == [1, 0, 0, 0] and columns['b'].tolist() == [0.5, 0, 0, 0]

@@ -67,9 +67,9 @@ def passes(cls: type, host: Any, request: Any, **overrides: Any) -> bool:
     assert (cls.__name__ in ON_REBUILD) == one.RUN_ON_REBUILD
     alone = list(one.filter_all([host], request)) == [host]
     # Of all hosts at once it says the same, or leaves the answer to ``host_passes``; an upper bound is none too low.
-    found = filters.mask_of(one, host.look, request, Guard('Filter', one))
+    found = filters.mask_of(one, host.arrays, request, Guard('Filter', one))
     if found is not filters.PER_HOST:
-        at_once = found is None or bool(found[host.place])
+        at_once = found is None or bool(found[host.host_index])
         assert at_once == alone or (at_once and one.at_most)
     return alone
 

@@ -50,13 +50,13 @@ class BadArrays(filters.BaseHostFilter, weighers.BaseHostWeigher):
     def host_passes(self, host_state, spec_obj):
         return host_state.host == 'gpu2'
 
-    def mask(self, look, spec_obj):
+    def mask(self, arrays, spec_obj):
         raise IndexError('no such column')
 
     def _weigh_object(self, host_state, weight_properties):
         return 1.0
 
-    def values(self, look, weight_properties):
+    def values(self, arrays, weight_properties):
         raise IndexError('no such column')
 
 

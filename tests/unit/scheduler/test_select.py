@@ -493,7 +493,7 @@ def test_hosts_that_come_late_are_taken_after_those_of_equal_weight():
 
 def test_a_weigher_of_columns_that_raises_leaves_no_host(caplog):
     class Broken(RAMWeigher):
-        def values(self, look, weight_properties):
+        def values(self, arrays, weight_properties):
             raise KeyError('no such column')
 
     assert run(spec(), [host('a'), host('b')], weighers=[Broken()]) is None
