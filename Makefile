@@ -117,6 +117,12 @@ test: bootstrap-test ## all tests: lint type unit functional api flows simulatio
 check: bootstrap-check ## what one runs before each commit, in minutes: lint type unit, the API's tables, a third of functional (PYTHON=python3.13: by that interpreter, in .venv-3.13)
 	@$(TESTS) check
 
+.PHONY: coverage
+coverage: bootstrap-check ## which lines unit, api and a twelfth of functional run, by package; fails below the floors of tools/coverage_floors.py
+	@rm -rf build/coverage
+	@$(TESTS) covered
+	@$(VENV)/bin/python -m tools.coverage_floors
+
 .PHONY: lint
 lint: bootstrap ## ruff and its format, dead code, import-linter, and the references of the documentation
 	@$(TESTS) lint

@@ -1,1 +1,1 @@
-"""Programs that developers and operators run from the Makefile. Only ``deadcode`` needs a library (vulture)."""
+"""Programs of the Makefile. Only ``deadcode`` (vulture) and ``coverage_floors`` (coverage) need a library."""
