@@ -67,7 +67,7 @@ class Hotplug:
     def unplug(self, guest: Guest, kind: ElementKind, name: str, check: Check) -> None:
         """Unplug one network card or volume, and wait until the guest has released it.
 
-        ``name`` identifies the device, for example 'tap1eeb6c43-4f'. Raises GuestFailed if the guest does not release it,
+        ``name`` identifies the device, such as 'tap1eeb6c43-4f'. Raises GuestFailed if the guest does not release it,
         and whatever ``check()`` raises during the wait.
         """
         self._take(guest, check, functools.partial(kind.found, name=name))
@@ -126,8 +126,7 @@ class Hotplug:
         if kind.found(guest.xml(), name):
             return
         try:
-            # ``call_once`` does not repeat the call after a lost connection. A repeated call could plug in a second
-            # device.
+            # ``call_once`` does not repeat the call after a lost connection: this could plug in a second device.
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
