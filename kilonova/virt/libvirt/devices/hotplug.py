@@ -98,7 +98,7 @@ class Hotplug:
         raise GuestFailed(
             act='detach devices from',
             uuid=guest.uuid,
-            reason=f'its operating system does not release {", ".join(kept)}',
+            reason=f'the operating system of the guest does not release {", ".join(kept)}',
         )
 
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
