@@ -272,5 +272,7 @@ class LibvirtGuests:
     def _measured(self, instance: objects.Instance) -> diagnostics.Measured:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            raise GuestFailed(act='read statistics of', uuid=instance.uuid, reason='it does not exist on this host')
+            raise GuestFailed(
+                act='read statistics of', uuid=instance.uuid, reason='the guest does not exist on this host'
+            )
         return diagnostics.measure(guest)

@@ -113,7 +113,7 @@ class LibvirtPower:
         guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():
             if not guest.is_saved():
-                raise GuestFailed(act='resume', uuid=instance.uuid, reason='its memory is not saved')
+                raise GuestFailed(act='resume', uuid=instance.uuid, reason='the guest has no saved memory')
             self._domains.prepare_devices(devices)
             for vif in instance.vifs:
                 self._domains.plugs.add(instance, vif)
@@ -139,5 +139,5 @@ class LibvirtPower:
     def _found(self, instance: objects.Instance, act: str) -> Guest:
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            raise GuestFailed(act=act, uuid=instance.uuid, reason='it does not exist on this host')
+            raise GuestFailed(act=act, uuid=instance.uuid, reason='the guest does not exist on this host')
         return guest

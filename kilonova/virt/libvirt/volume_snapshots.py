@@ -109,8 +109,7 @@ class LibvirtVolumeSnapshots:
         """End a merge of the volume's files, if one is running. Return True if the merge is known to be complete."""
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            # The guest may be on another host that has the files open, so it is not known whether the merge is
-            # complete.
+            # The guest may be on another host that has the files open, so the state of the merge is unknown.
             return False
         if guest.is_active():
             if not self._runs(guest):

@@ -98,7 +98,7 @@ class Hotplug:
         raise GuestFailed(
             act='detach devices from',
             uuid=guest.uuid,
-            reason=f'its operating system does not release {", ".join(kept)}',
+            reason=f'the operating system of the guest does not release {", ".join(kept)}',
         )
 
     def give(self, guest: Guest, addresses: Iterable[str]) -> None:
@@ -126,8 +126,7 @@ class Hotplug:
         if kind.found(guest.xml(), name):
             return
         try:
-            # ``call_once`` does not repeat the call after a lost connection. A repeated call could plug in a second
-            # device.
+            # ``call_once`` does not repeat the call after a lost connection: this could plug in a second device.
             guest.call_once('attachDeviceFlags', element, libvirt.VIR_DOMAIN_AFFECT_LIVE)
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:

@@ -84,7 +84,7 @@ def discover(node_devices: Iterable[str], functions: Iterable[dict[str, Any]]) -
             LOG.debug('Skipping mediated device %s: its parent %s is not a PCI function', one.name, one.parent)
         elif one.uuid in found:
             # Definitions on several parents may have the same uuid, but only one of them can be active.
-            LOG.warning('Skipping mediated device %s: %s has the same uuid', one.name, found[one.uuid]['dev_id'])
+            LOG.warning('Skipping mediated device %s: device %s has the same uuid', one.name, found[one.uuid]['dev_id'])
         else:
             found[one.uuid] = {
                 'dev_id': one.name,

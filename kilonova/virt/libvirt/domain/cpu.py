@@ -135,8 +135,7 @@ class PlaceConfigurator:
             priority=guest.settings.realtime_priority,
         )
         domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
-        # All cells of the guest have the same page size. Large pages are shared, so that a vhost-user switch can map
-        # them.
+        # All cells have the same page size. Large pages are shared, so that a vhost-user switch can map them.
         size = cells[0].pagesize
         domain.cpu = domain.cpu or Cpu(sockets=guest.flavor.vcpus)
         domain.cpu.cells = [

@@ -144,7 +144,7 @@ class LibvirtLiveMigrations:
         pool = guest.get('pool')
         if pool is not None and pool != mine.get('pool'):
             raise errors.MigrationPreCheckError(
-                reason=f'its disks are in Ceph pool {pool}, which host {self._libvirt.name} does not use'
+                reason=f'disks of the server are in Ceph pool {pool}, which host {self._libvirt.name} does not use'
             )
         if pool is not None and block:
             raise errors.MigrationPreCheckError(

@@ -239,7 +239,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
 
 # -- data for the destination ---------------------------------------------------------------------------------------
 def xml(guest: Guest, inactive: bool = False) -> str:
-    """Return the guest's XML in the form from which the libvirt of another host creates the guest.
+    """Return the running guest's XML in the form that libvirt accepts on another host (migratable XML).
 
     With ``inactive``, return the XML of the guest's persistent definition instead.
     """

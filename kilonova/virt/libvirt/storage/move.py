@@ -242,8 +242,7 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # The empty formatted base file has other bytes on each host, so this disk must not depend on it after the
-            # move.
+            # Each host's empty formatted base file has other bytes, so the moved disk must not read from it.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -299,7 +298,7 @@ class DiskMover:
         )
 
     def restore(self, uuid: str) -> None:
-        """Restore the originals that the source has kept during a move. Do nothing if there are none."""
+        """Restore the original disks that this host, the source of a move, has kept. Do nothing if there are none."""
         kept, current = self._directories(uuid)
         if self.is_aside(uuid):
             move = kept.move()

@@ -364,8 +364,7 @@ class ServerDisks(DiskPlaces):
             disk.allocate(path, size)
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.BaseFile:
-        # Unshelving builds the server from a snapshot of its root disk, not from the image that instance.image_ref
-        # names.
+        # Unshelving builds the server from a snapshot of its root disk, not from the image in instance.image_ref.
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
 

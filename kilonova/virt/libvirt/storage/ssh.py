@@ -264,8 +264,7 @@ class Remote:
 
     def _block(self, stream: IO[bytes], start: int, length: int, target: str, going: Callable[[int], None]) -> None:
         sent = 0
-        # The pipe is written without os.write, because eventlet replaces os.write with a version for green threads
-        # only.
+        # The pipe is written without os.write, because eventlet's os.write works in green threads only.
         reads, writes = os.pipe()
         pipe = io.FileIO(writes, 'wb')
         # stderr is written to a file, because no thread reads a pipe during the transfer.
@@ -298,8 +297,7 @@ class Remote:
             except BaseException:
                 process.kill()
                 process.wait()
-                # Subtract the bytes of the incomplete block: the block is sent again, or the whole transfer is given
-                # up.
+                # Subtract the bytes of the incomplete block, which is sent again unless the transfer is given up.
                 with contextlib.suppress(Exception):
                     going(-sent)
                 raise

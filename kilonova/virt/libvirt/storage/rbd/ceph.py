@@ -201,7 +201,7 @@ class _Known(Generic[T]):
                 except (command.CommandFailed, errors.Unanswered) as error:
                     if self._found is None:
                         raise
-                    LOG.warning('Ceph query failed; using its last known values: %s', error)
+                    LOG.warning('A query to Ceph failed; the result of the last successful query is used: %s', error)
                     found = self._found[0]
                 self._found = found, time.monotonic()
             return self._found[0]

@@ -194,7 +194,7 @@ class RbdPool:
         except command.CommandFailed as error:
             if error.exit_code != errno.ENOENT and error.exit_code not in _REFUSED:
                 raise
-            LOG.warning('%s cannot be cloned; copying it instead: %s', name, error)
+            LOG.warning('Snapshot %s of an image cannot be cloned; the image is copied instead: %s', name, error)
             return None
 
     # -- the host that owns an image ----------------------------------------------------------------------------------
