@@ -536,7 +536,7 @@ def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def get(conn: Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
-    """Return one server in the form of ``page``, with user_data, or None.
+    """Return one server with user_data, or None if the cell doesn't have it. The keys are those of a row of ``page``.
 
     A deleted server is returned only if ``deleted`` is True.
     """
