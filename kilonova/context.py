@@ -26,8 +26,7 @@ class RequestContext(oslo_context.RequestContext):
     another process.
     """
 
-    # Requests to the API always have these values.
-    # A daemon's own context has neither user nor project, and no code reads user or project from such a context.
+    # Contexts of API requests always have these. In a daemon's own context they are None, and no code reads them.
     user_id: str
     project_id: str
     is_admin: bool

@@ -398,7 +398,7 @@ class DevicesMissing(HostRejected):
 
 
 class GroupPolicyViolated(HostRejected):
-    """The policy of the server's group does not allow this host, because other members were placed earlier."""
+    """The policy of the server's group does not allow this host, because of the hosts of other members."""
 
     msg_fmt = '%(policy)s instance group policy was violated.'
 

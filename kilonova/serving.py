@@ -38,7 +38,7 @@ from kilonova import concurrency
 Environ = dict[str, Any]
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
-# The numbers of Linux, because eventlet removes these names from the select module.
+# The values of Linux's epoll flags, because eventlet removes these names from the select module.
 EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
 # Maximum number of open connections. It is lower if the process may not open so many files.
 CONNECTIONS = 2560

@@ -278,7 +278,7 @@ TRANSITIONS: dict[str, Rule] = {
     'live_migrate.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, _T.MIGRATING, 'os-migrateLive'),
     'live_migrate.done': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
     'live_migrate.failed': _rule(ANY, _T.MIGRATING, None, None, 'os-migrateLive'),
-    # These two events keep both states, because the live migration still has to be completed or rolled back.
+    # Forcing or aborting a live migration changes no state, because the migration must still end or be rolled back.
     'live_migrate.force': _rule(_V.ACTIVE, _T.MIGRATING, None, _T.MIGRATING, 'force_complete'),
     'live_migrate.abort': _rule(ANY, _T.MIGRATING, None, _T.MIGRATING, 'abort live migration'),
     'confirm.start': _rule(_V.RESIZED, IDLE, None, None, 'confirmResize'),

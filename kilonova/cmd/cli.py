@@ -32,7 +32,7 @@ READER_GONE = 141
 
 
 class Cloud:
-    """The databases and settings that commands work on. Each is created when a command first uses it.
+    """The databases and settings of a command, each created at its first use.
 
     ``takes_long`` removes the time limit of SQL statements.
     """
@@ -67,7 +67,7 @@ class Cloud:
 
 
 def argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return one argument of a command, as argparse takes it."""
+    """Return a pair that describes an argument of a command: the arguments of argparse's ``add_argument``."""
     return names, settings
 
 

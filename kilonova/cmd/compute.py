@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# Running steps may finish within this share of the shutdown time. Then their retries of calls to other services end.
+# Share of the shutdown time in which running steps may finish. After it, unanswered calls are not retried.
 ORDERS_SHARE = 0.8
 
 
@@ -108,7 +108,7 @@ class ComputePart:
         """Do nothing: the daemon caches nothing from other services."""
 
     def stop(self) -> None:
-        """Stop the service. Running steps may finish for a while. After that, their retries of calls end."""
+        """Stop the service. Running steps get some time to finish; after it, unanswered calls are not retried."""
         from kilonova import concurrency
 
         if self._serving:

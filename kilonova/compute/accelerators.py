@@ -35,16 +35,15 @@ KNOWN = 60.0
 
 
 class HostAccelerators:
-    """The accelerators of this host's servers.
+    """Access to the Cyborg accelerators of this host's servers.
 
-    ``client`` is None if this host has no account for the accelerator service. ``timeout`` is the number of seconds
-    that a build waits for bindings.
+    ``client`` is the Cyborg client, or None if this host has no account for Cyborg. ``timeout`` is the number of
+    seconds that a build waits for bindings.
     """
 
     def __init__(self, client: AcceleratorClient | None, timeout: float) -> None:
         self._client, self._timeout = client, timeout
-        # {name of a device profile: (expiry time, number of accelerators it asks for, or None if there is no such
-        # profile)}
+        # {device profile: (expiry time, its number of accelerators, or None if Cyborg has no such profile)}
         self._profiles: dict[str, tuple[float, int | None]] = {}
         self._waiting = Waiting()
         # ``tell(uuid)`` reports an event about this uuid, and returns whether a thread waits for one.
@@ -157,7 +156,10 @@ class HostAccelerators:
         return wanted
 
     def _resolved(self, holder: str) -> tuple[list[AcceleratorRequest] | None, str]:
-        """Return the requests (None while a binding is pending), and the error's text ('' if Cyborg answers)."""
+        """Query Cyborg once, and return the accelerator requests and an error text.
+
+        The requests are None while a binding is pending or if Cyborg does not answer. The text is '' if Cyborg answers.
+        """
         try:
             return self._asked().resolved(holder), ''
         except errors.Unanswered as error:
@@ -185,7 +187,9 @@ def checked(holder: str, found: list[AcceleratorRequest]) -> list[AcceleratorReq
 
 
 def attached(found: list[AcceleratorRequest], holder: str) -> list[objects.PciDevice]:
-    """Return the devices of the requests' attach handles. Raises AttachHandleInvalid if a handle can't be used.
+    """Return the devices that a guest gets for these accelerator requests.
+
+    The attach handle of each request names its device. Raises AttachHandleInvalid if a handle can't be used.
 
     Handles of Cyborg's test type are ignored.
     """

@@ -56,7 +56,7 @@ class Usage:
 class HostCapacity:
     """The most that a host may give to servers: totals times allocation ratios.
 
-    None means that the tracker does not limit the amount.
+    An amount that is None is not limited by the tracker.
     """
 
     vcpus: float | None = None
@@ -95,7 +95,10 @@ Places = Sequence[objects.InstanceNUMATopology]
 
 
 class HostNumaCells:
-    """The host's NUMA cells. ``topology`` is None for a host without cells, and does not include what servers use."""
+    """The NUMA cells of the host.
+
+    ``topology`` describes the cells without the usage of servers. It is None if the host has no NUMA cells.
+    """
 
     def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.CellLimits | None = None) -> None:
         self.topology, self.limits = topology, limits or numa.CellLimits()
@@ -111,7 +114,10 @@ class HostNumaCells:
         return None if self.topology is None else numa.used(self.topology, places)
 
     def text(self, places: Places) -> str | None:
-        """Return ``used(places)`` as JSON. The last text is returned again if the placements have not changed."""
+        """Return the host's cells with the usage of its servers as JSON, or None if the host has no cells.
+
+        ``places`` are the servers' NUMA placements. If they have not changed, the last text is returned again.
+        """
         if self._text is None or list(map(id, self._places)) != list(map(id, places)):
             used = self.used(places)
             self._places, self._text = places, None if used is None else used.to_json()

@@ -1,4 +1,4 @@
-"""Run the operator's commands for devices: one cleans a device between two servers, one checks its health.
+"""Run the operator's commands for devices: one cleans a released device, one checks its health.
 
     care = DeviceHealth(host, book, get_admin_context, stopping)
     care.start()                          # at the start of the service: clean what an earlier process left
@@ -142,7 +142,7 @@ class DeviceHealth:
         held = {device.address for device in devices.held()}
         return [device for device in devices.all() if device.address not in held]
 
-    # -- between two servers -------------------------------------------------------------------------------------------
+    # -- cleaning of released devices ----------------------------------------------------------------------------------
     def _leave(self, addresses: Collection[str]) -> dict[str, dict[str, str | None]]:
         """Start to clean devices that are about to be freed, and return the reasons that mark each of them as dirty.
 

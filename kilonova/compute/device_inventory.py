@@ -1,4 +1,4 @@
-"""Write the devices of a host to its rows and to Placement, including devices that are not offered.
+"""Write the devices of a host to the database and to Placement, including devices that servers can't get now.
 
     book = DeviceInventory(host, placement, get_admin_context)
     with tracker.writing(ctxt):
@@ -37,7 +37,7 @@ ENABLED = (DISABLED, UNHEALTHY, *FAILED_KEYS)
 
 
 class DeviceInventory:
-    """The writer of one host's devices to rows and Placement.
+    """The object that writes one host's devices to the database and to Placement.
 
     ``placement`` is None for a compute without Placement, in tests.
     """
@@ -50,8 +50,7 @@ class DeviceInventory:
         # ``Tracker.writing`` takes this lock first.
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
-        # ``leave(addresses)`` returns why devices that are about to be freed must not be offered: a dict from address
-        # to a dict from reason to text (as ``NodeDevices.barred`` takes it).
+        # ``leave(addresses)`` returns {address of a device about to be freed: {reason not to offer it: text}}.
         self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property
@@ -133,9 +132,9 @@ class DeviceInventory:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Write the node's inventory and its devices to Placement.
 
-        Return two dicts. The first has the provider uuids by address (of devices, physical functions, and parents of
-        mediated devices). The second maps a network interface to the uuids of the providers that Neutron's agents
-        reported for it. ``leaving`` are the addresses of devices that are about to be freed.
+        Return a tuple of two dicts. The first maps the address of each device, physical function and parent of mediated
+        devices to the uuid of its provider. The second maps a network interface to the uuids of the providers that
+        Neutron's agents reported for it. ``leaving`` are the addresses of devices that are about to be freed.
         """
         nodename, view = self._record.hypervisor_hostname, self.view(leaving)
         if view:
@@ -221,7 +220,7 @@ class DeviceInventory:
             )
 
     def _mark(self, ctxt: RequestContext, placement: PlacementClient) -> None:
-        """Store the reserved amounts of Placement's providers in the rows of unavailable devices.
+        """Save Placement's present reserved amounts in the rows of devices that become unavailable.
 
         Called before Placement reserves these devices, so that the earlier amounts can be restored when the devices are
         offered again.
@@ -267,9 +266,10 @@ class DeviceInventory:
             )
 
     def use_up(self, addresses: Collection[str]) -> None:
-        """Write to Placement which of these devices are one_time_use devices that were used, before they are freed.
+        """Reserve used one_time_use devices in Placement before they are freed, so that no other server gets them.
 
-        Each periodic update writes the same to Placement, but the server may be deleted before the next update.
+        Other devices of ``addresses`` are ignored. Each periodic update makes the same reservation, but the server may
+        be deleted before the next update.
         """
         if self._placement is not None and self._host.tracker.host_devices.use_up(addresses):
             # Refresh, because an operator may have reset ``reserved`` since the last update.
@@ -282,7 +282,7 @@ def _reserved(placement: PlacementClient, rp_uuid: str) -> int:
 
 
 def _told(device: PciDevice) -> tuple[str, str]:
-    """Return the uuid of the server that holds a device, and a text for users that says why it is not offered."""
+    """Return the uuid of the server that holds a device, and a text for its user: why the device is unavailable."""
     return device.instance_uuid, f'Device {device.address} ' + ', '.join(
         f'is {name}: {why}' for name, why in unavailable_reasons(device).items()
     )

@@ -32,8 +32,7 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 _GONE = 'its host no longer has it'
-# Maximum number of times that the waiting time is doubled, so that 2 ** n stays small. ``[devices]failed_rest_max``
-# limits the time long before.
+# Limit of doublings, only to keep 2 ** n small. ``[devices]failed_rest_max`` limits the waiting time much earlier.
 _MOST_DOUBLINGS = 40
 
 
@@ -139,13 +138,15 @@ class DeviceRest:
             return
         if not entry.removed:
             LOG.info('Device %s passed its check and is offered again', address)
-        # The row of a device that has left the host is kept only for its failure marks. It is deleted when all are
-        # removed.
+        # If the device has left the host, its row is kept only for these marks, so all marks are removed.
         names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
         self._book.bar(ctxt, {address: dict.fromkeys(names)})
 
     def _why(self, device: PciDevice, held: bool) -> str | None:
-        """Return the reason why a device can't be used, or None if it can."""
+        """Return the reason why a failed device still can't be used, or None if it can be used.
+
+        ``held`` is True if a server holds the device. The operator's health check is then left out.
+        """
         if self._host.driver.devices.missing_devices([device]):
             return _GONE
         unusable: str | None = self._host.driver.devices.unusable([device]).get(device.address)

@@ -33,8 +33,7 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Errors that are no failure of this host: the operation has ended or was cancelled, another host is to try, or the flow
-# must send the call again.
+# Errors that are no failure of this host: the flow ends the operation, tries another host, or sends the call again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
@@ -181,8 +180,8 @@ class Order:
 def as_known(error: Exception) -> Exception:
     """Return the error as an instance of a class that the caller's process can rebuild.
 
-    This is the class of the same name in ``kilonova.errors``, or else the nearest base class in that module. If the
-    request caused the error, but the class says another ``cause``, the error becomes Invalid.
+    This is the class of the same name in ``kilonova.errors``, or else the nearest base class in that module. An error
+    that the request caused becomes Invalid if that class has another ``cause``.
     """
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))

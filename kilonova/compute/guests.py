@@ -34,7 +34,7 @@ KEPT = {
 # vm_states of servers whose guest must be off. The guest may run if its host was down when the server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
-# Seconds for which a start of the service tries servers that can't be started. Conductors try the remaining servers.
+# Seconds that the service's start spends on guests that fail to start. Conductors try the remaining guests later.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
@@ -43,7 +43,8 @@ class HostGuests:
     """The guests of one host.
 
     ``host.interrupted`` holds the servers that were in an operation when this process started. ``recount(ctxt, uuid)``
-    is called for each of these servers when its operation has ended.
+    is called for each of these servers when its operation has ended; it counts the server's resources in the tracker
+    again.
     """
 
     def __init__(
@@ -232,9 +233,7 @@ class HostGuests:
         host = self._host
         with host.locks.hold(uuid):
             if uuid in host.interrupted or uuid in records.busy(ctxt, host.name):
-                # The server is skipped, because ``look_again`` may have to start its guest, or because a pending
-                # release still has to delete something on this host, such as the guest and disk of a move that ended on
-                # another host.
+                # Skip the server: ``look_again`` may have to start its guest, or this host may have to delete it.
                 return False
             fresh = records.instance(ctxt, uuid)
             if fresh is None or fresh.host != host.name:

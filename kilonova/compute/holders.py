@@ -31,8 +31,7 @@ class Holders:
 
     def __init__(self, driver: ComputeDriver, tracker: Tracker, locks: NamedLocks) -> None:
         self._driver, self._tracker, self._locks = driver, tracker, locks
-        # Guests that are being started, which libvirt does not run yet: {server uuid: addresses that no other guest may
-        # have}.
+        # Guests that are being started, as {server uuid: addresses of devices that no other guest may get}.
         self._starting: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 

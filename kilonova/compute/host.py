@@ -45,7 +45,7 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 10.0)
 class Stopping(errors.Unanswered):
     """The error of a call that is not answered before this process ends.
 
-    Nothing is undone: the next process runs the step.
+    Nothing is undone, because the next process of this host runs the step again.
     """
 
 
@@ -90,7 +90,7 @@ class Upcalls:
     def check_key(self, ctxt: RequestContext, key: str, host: str, undo: bool = False) -> object:
         """Check that the operation is at the step and attempt that ``key`` names.
 
-        With ``undo``, that it undoes this step.
+        With ``undo``, check that the operation is undoing this step.
 
         Raises:
             KeyGone: The operation is at another step or has ended.
@@ -178,8 +178,7 @@ class ComputeHost:
     locks: NamedLocks = field(default_factory=NamedLocks)
     clock: Callable[[], float] = time.monotonic
     notify: Notifications = OFF
-    # ``before_use(ctxt, devices)`` raises HostRejected if a device that was claimed for a server fails its health
-    # check.
+    # ``before_use(ctxt, devices)`` raises HostRejected if a device claimed for a server fails its health check.
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
     accelerators: HostAccelerators = field(default_factory=lambda: HostAccelerators(None, 0))
     ports: HostPorts = field(default_factory=HostPorts)
@@ -305,7 +304,7 @@ def metadata(instance: objects.Instance) -> dict[str, str]:
 
 
 def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the plain image dict for the driver: the given one, or the image properties that the server keeps."""
+    """Return the image as a dict: the given ``image``, or else the image properties stored with the server."""
     if image:
         return image
     return objects.ImageMeta.from_system_metadata(metadata(instance), instance.image_ref).to_dict()

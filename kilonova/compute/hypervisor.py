@@ -34,12 +34,11 @@ LOG = logging.getLogger(__name__)
 
 # Prefix of disabled reasons that this service wrote, not an administrator.
 AUTO = 'AUTO: '
-# SETTLE: seconds from a message about a guest to the comparison, so that further messages about the same change have
-# arrived. ORDER_LOOK: seconds between two checks whether a step for the guest's server has ended on this host.
-# BUSY_LOOKS: growing seconds between two checks whether the server's operation has ended elsewhere. After the last
-# check the guest is left to the periodic comparison of all guests.
+# Seconds from a message about a guest to its check, so that several messages about one change lead to one check.
 SETTLE = 0.2
+# Seconds between two checks whether a step for the guest's server has ended on this host.
 ORDER_LOOK = 0.5
+# Seconds between checks whether the server's operation has ended. After the last one only the periodic check remains.
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 
@@ -206,7 +205,7 @@ class Hypervisor:
     def _write(self) -> None:
         """Update the service record.
 
-        A host that an administrator disabled stays disabled; the database checks that again.
+        A host that an administrator has disabled stays disabled.
         """
         ctxt, reason = self._ctxt(), self._reason
         service = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY)
@@ -223,5 +222,5 @@ class Hypervisor:
 
 
 def _is_auto(service: objects.Service) -> bool:
-    """Return whether the host is disabled and the service itself wrote the reason."""
+    """Return whether the host was disabled by its own service, not by an administrator."""
     return bool(service.disabled) and (service.disabled_reason or '').startswith(AUTO.strip())

@@ -123,15 +123,13 @@ class TaskRegistry:
             work.end(error)
             raise
         except BaseException:
-            # The thread is being ended from outside. Threads that wait for the task's outcome get Unanswered, so the
-            # call is repeated.
+            # The thread is being ended from outside: waiting threads get Unanswered, so that the flow repeats the call.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:
             with self._lock:
                 del self._running[name]
-                # The error Unanswered is not a final outcome: the service that did not answer may be back when the call
-                # is repeated.
+                # Unanswered is not a final outcome: a repeated call may find that the other service answers again.
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)

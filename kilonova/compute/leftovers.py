@@ -34,7 +34,7 @@ _SAID = {
 class Leftovers:
     """The remains of deleted servers on one host.
 
-    ``attempts`` counts, by server uuid, how often a server's files could not be removed.
+    ``attempts`` is a dict from server uuid to the number of tries to remove the server's files.
     """
 
     def __init__(self, host: ComputeHost, ctxt: Callable[[], RequestContext]) -> None:
@@ -96,9 +96,9 @@ class Leftovers:
         )
 
     def _deleted(self, uuids: Iterable[str], seconds: float) -> Iterator[objects.Instance]:
-        """Yield the deleted servers among these uuids.
+        """Yield the servers among these uuids that were deleted ``seconds`` ago or earlier.
 
-        Uuids that the tracker knows are not looked up in the database.
+        Servers in the tracker are skipped without a query, because they are not deleted.
         """
         strangers = sorted(uuid for uuid in uuids if not self._host.tracker.sides(uuid))
         for begin in range(0, len(strangers), BATCH):

@@ -61,8 +61,7 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks of the servers that had a running operation when this service started, and between two
-# checks of failed devices.
+# Seconds between two checks of failed devices, and of servers whose operation ran when this service started.
 LOOK_AGAIN = 5
 # Seconds between two checks whether a usage audit period has ended.
 AUDIT_PERIOD = 60
@@ -223,7 +222,7 @@ class ComputeManager:
         volume_usage.poll(self.host, self._ctxt())
 
     def _until_answered(self, act: Callable[[], None]) -> None:
-        """Call ``act`` again until no service that it calls fails to answer, or until this process stops."""
+        """Call ``act`` repeatedly until every service that it needs has answered, or until this process stops."""
         asked, waited = 0, 0.0
         while not self.stopping.is_set():
             try:
@@ -241,7 +240,7 @@ class ComputeManager:
     def _tell_of_hypervisor(self, error: HypervisorUnavailable) -> None:
         """Record for each server that ran on this host that it waits for the hypervisor.
 
-        If the conductor does not answer, the next retry of the start tries again.
+        If the conductor does not answer, the record is written when the start of this service is retried.
         """
         try:
             self.guests.await_hypervisor(error)

@@ -56,10 +56,11 @@ class Node:
         self._refreshed = clock()
         self._disabled: bool | None = None
         self._disabling = threading.Lock()
-        # ``_allocated``: {server uuid: devices that the server's allocations contain}. ``_doubted``: servers that must
-        # be compared with Placement. ``_warned``: servers for which a warning has been logged.
+        # {server uuid: devices that the server's Placement allocations contain}
         self._allocated: dict[str, Held] = {}
+        # Servers whose allocations must be compared with Placement again.
         self._doubted: set[str] = set()
+        # Servers for which a warning about missing allocations has been logged.
         self._warned: set[str] = set()
         self.service: objects.Service
         host.tracker.reload = self._reload
@@ -81,8 +82,7 @@ class Node:
         resources = host.driver.host.get_available_resource()
         for kind in self.kinds:
             kind.check(resources['pci_passthrough_devices'])
-        # The node comes first: if the host was renamed, ``records.node`` raises an error, and no service record must be
-        # left.
+        # Read the node first: if the host was renamed, this raises an error before a service record is created.
         host.tracker.node = records.node(ctxt, host.name, resources, host.conf.my_ip)
         self.service = records.service(ctxt, host.name, host.notify)
         stats = self.record.stats if 'stats' in self.record else None
@@ -256,7 +256,7 @@ class Node:
         )
 
     def _tidied(self, resources: dict[str, Any]) -> dict[str, Any]:
-        """Remove mediated devices that prevent others from being created, and return the host's new resources."""
+        """Remove unused mediated devices that take the room of others, and return the host's resources after that."""
         driver, devices = self._host.driver, self._host.tracker.host_devices
         held = {device.address for device in devices.held()}
         unneeded = [
@@ -325,7 +325,12 @@ class Node:
         held: dict[str, Held],
         wanted: dict[str, dict[str, dict[str, int]]],
     ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-        """Return {uuid: (allocations as read, devices that they lack)} for the servers that lack devices."""
+        """Return the servers whose Placement allocations lack devices that the servers hold.
+
+        The result is a dict from server uuid to a tuple: Placement's answer with the server's allocations, and the
+        missing amounts as {provider: {resource class: amount}}. ``held`` and ``wanted`` are keyed by server uuid as
+        well.
+        """
         lacking = {}
         for uuid, instance in self._at_rest(ctxt, uuids).items():
             if uuid not in self._doubted and _chosen_by_placement(instance):
@@ -368,8 +373,9 @@ class Node:
     ) -> None:
         """Add missing devices to a server's allocations.
 
-        ``there`` is Placement's answer with the allocations, and ``more`` what they lack: {provider uuid: {class:
-        amount}}. Raises PlacementConflict if there is no room, or if the allocations have changed since they were read.
+        ``there`` is Placement's answer with the server's allocations. ``more`` are the missing amounts, as {provider:
+        {resource class: amount}}. Raises PlacementConflict if there is no room, or if the allocations have changed
+        since they were read.
         """
         devices = self._host.tracker.host_devices
         used_up = {
@@ -379,8 +385,7 @@ class Node:
         }
         try:
             for provider_uuid in used_up.values():
-                # A one_time_use device has its whole inventory reserved since the server got it, so there is no room
-                # for the allocation. The reserved amount is therefore set to 0 for a moment; ``use_up`` restores it.
+                # A used one_time_use device is fully reserved. Make room for a moment; ``use_up`` reserves it again.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(
                     provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}

@@ -41,10 +41,11 @@ LOG = logging.getLogger(__name__)
 
 DETAILS_LIMIT, TRACE_LIMIT = 4096, 16384
 
-# Reply: a method's result, as JSON. Columns: a dict from column to value. Extra: columns of instance_extra as JSON
-# text.
+# The result of an RPC method; it can be written as JSON.
 Reply = Mapping[str, object]
+# {column of a database row: value}
 Columns = Mapping[str, object]
+# {column of instance_extra: JSON text, or None}
 Extra = Mapping[str, str | None]
 
 
@@ -235,8 +236,7 @@ class HostTask:
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The operation has left this attempt. Its flow's undo or a pending release removes what is still on
-                    # this host.
+                    # The operation has moved on. The flow's undo, or this host when it is back, removes what is left.
                     LOG.info(
                         '%s: the undo %s has stopped: %s',
                         name,
@@ -321,8 +321,7 @@ class HostTask:
     def _write_claim(self, plan: ClaimPlan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host
         if side == RUN and plan.topology is not None:
-            # The NUMA placement of a server of this host is stored in instance_extra. The placement of a server that
-            # moves to this host is stored in its migration context.
+            # A server of this host has its NUMA placement in instance_extra, a moving server in its migration context.
             extra = {**extra, 'numa_topology': plan.topology.to_json()}
         usage = tracker.usage(plan)
         try:
@@ -349,8 +348,7 @@ class HostTask:
         except Exception as error:
             tracker.abort(plan)
             if isinstance(error, errors.KeyGone):
-                # An earlier send of this claim may have been written although its answer was lost, so the device rows
-                # are read again.
+                # The claim may have been written although its answer was lost, so the device rows are read again.
                 tracker.distrust()
             raise
         tracker.commit(plan)
@@ -433,8 +431,8 @@ class HostTask:
     ) -> None:
         """Free the server's devices and amounts on this host, and save that together with the given fields.
 
-        ``leaving(side)`` says which of the server's claims are freed. See ``Tracker.plan_free`` for it and for
-        ``unsided``.
+        ``leaving`` is called with each claim key of the server; the claims for which it returns True are freed.
+        ``unsided`` is True if devices without a known claim key are freed as well.
         """
         tracker = self.host.tracker
         with tracker.writing(self.ctxt):

@@ -24,9 +24,8 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``. Neutron sends
-# an event within two seconds after a port is plugged. If events are late, Neutron is busy, so the time between two
-# queries doubles, up to LONGEST_LOOK.
+# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``.
+# LONGEST_LOOK: the seconds between two queries double up to this limit, because Neutron is busy if no event arrives.
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
@@ -84,7 +83,10 @@ class HostPorts:
         LOG.warning('%s; the guest runs without them', reason, instance_uuid=uuid)
 
     def _missing(self, uuid: str, waited: list[str]) -> tuple[list[str], str]:
-        """Return texts about the ports that are not ACTIVE, and the error's text ('' if Neutron answers)."""
+        """Query Neutron once, and return a text for each port that is not ACTIVE, and an error text.
+
+        The error text is '' if Neutron answers.
+        """
         try:
             if self._client is None:
                 raise errors.Unanswered(who=WHO, reason='no account is set in [neutron] on this host')

@@ -3,8 +3,8 @@
 A heartbeat increases the service's report count, every ``report_interval`` seconds. A host can send it in two ways. The
 first is an RPC call: the service object's ``save`` through the conductor, which is answered. The host uses it at first,
 and whenever it does not know whether its heartbeats arrive. The second is a message without an answer, which conductors
-write to the database in batches (``rpc.reports``). It costs a tenth, and the host uses it as long as the messages are
-accepted.
+write to the database in batches (``rpc.reports``). It costs about a tenth of the call, and the host uses it as long as
+the message bus accepts the messages.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.ports import words
 from kilonova.virt.hardware import numa
 
-# Key in the ``stats`` of the node's row: the serial number of the usage that the row has.
+# A key of the dict ``stats`` in the node's row. Its value is the serial number of the usage in that row.
 SERIAL = 'usage_serial'
 RUN = 'run'
 LOG = logging.getLogger(__name__)
@@ -138,8 +138,7 @@ class Tracker:
         self.leaving: Callable[[Collection[str]], None] | None = None
         # {server uuid: {claim key: entry}}. Servers without an entry are left out.
         self._entries: dict[str, Sides] = {}
-        # Running tasks as pairs of server uuid and claim key or kind of task. A pair exists from a claim to
-        # ``plan_allocate``, or while ``at_work`` is held.
+        # Tasks that run on this host, as pairs: server uuid, and claim key or kind of task.
         self._at_work: Work = frozenset()
         # The plan that is neither committed nor aborted yet, or None.
         self._open: ClaimPlan | None = None
@@ -311,7 +310,7 @@ class Tracker:
         }
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> ClaimPlan:
-        """Plan to change the server's claimed devices to allocated, when the task that claimed them ends.
+        """Plan to change the status of the server's devices from claimed to allocated, at the end of their task.
 
         If ``side`` is None, the devices of all claim keys are changed.
         """
@@ -396,7 +395,7 @@ class Tracker:
         """Apply a plan that has been written to the database. Raises RuntimeError if it is not the latest plan."""
         with self._lock:
             if plan is not self._open:
-                raise RuntimeError('this plan has ended, or another one was made since')
+                raise RuntimeError('this plan was committed or aborted already, or a newer plan exists')
             self._open = None
             _put(self._entries, plan.instance_uuid, plan.sides)
             self._at_work = (self._at_work | plan.begun) - plan.over
@@ -505,12 +504,12 @@ class Tracker:
         topology: objects.InstanceNUMATopology | None = None,
         from_volume: bool = False,
     ) -> None:
-        """Add an entry for resources that a server is known to hold on this host after a restart.
+        """Add an entry for resources that a server already holds on this host when the service starts.
 
-        An existing entry keeps its amounts. ``side`` is the claim key. ``flavor`` is None if the amounts are not known
-        yet. ``addresses`` are the devices of this claim key; None means all devices that the server holds on this host.
-        ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is True if its root disk is not on
-        this host.
+        If the entry exists, its amounts are kept. ``side`` is the claim key. ``flavor`` is None if the amounts are not
+        known yet. ``addresses`` are the devices of this claim key; None means all devices that the server holds on this
+        host. ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is True if its root disk is not
+        on this host.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})

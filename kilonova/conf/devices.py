@@ -86,7 +86,7 @@ OPTS = [
 
 
 def mdev_options(mdev_type: str) -> tuple[str, list[cfg.Opt]]:
-    """Return the name of the section of an enabled type, and its options."""
+    """Return the name and the options of the section [mdev_<type>] of an enabled mediated device type."""
     old = f'vgpu_{mdev_type}'
     return f'mdev_{mdev_type}', [
         cfg.ListOpt(

@@ -12,5 +12,5 @@ from oslo_config import cfg
 
 
 def was(*names: str) -> list[cfg.DeprecatedOpt]:
-    """Return the former names, in [DEFAULT], of an option."""
+    """Return the former [DEFAULT] names of an option, in the form that the argument ``deprecated_opts`` takes."""
     return [cfg.DeprecatedOpt(name, group='DEFAULT') for name in names]

@@ -7,7 +7,7 @@ from oslo_config import cfg
 from kilonova.conf.renamed import was
 
 GROUP = 'wsgi'
-# The name of the paste file if none is configured.
+# Default value of [wsgi]api_paste_config, the path of Nova's paste file.
 PASTE = 'api-paste.ini'
 
 OPTS = [

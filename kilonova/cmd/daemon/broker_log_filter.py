@@ -46,7 +46,10 @@ AGAIN, AT_LEAST = 600.0, 30.0
 
 
 class Outages(logging.Filter):
-    """A filter for ``LOGGERS``. All loggers share one filter object, because they log about the same broker."""
+    """The filter that leaves out repeated messages about an outage of the broker.
+
+    All loggers of oslo.messaging share one filter object, because they log about the same broker.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

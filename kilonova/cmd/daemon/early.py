@@ -23,10 +23,10 @@ _SECTION = re.compile(r'^\[([^]]*)\]')
 
 
 def setup(argv: Sequence[str], prog: str = PROJECT, native: bool = False) -> None:
-    """Set up the chosen backend for this process. An invalid value ends the process.
+    """Set up eventlet or native threads for this process. An invalid choice ends the process.
 
-    ``native`` is true for a program that can't work with eventlet. Turns garbage collection off until the daemon runs,
-    because most objects that are created until then are imported and stay.
+    ``native`` is true for a program that can't work with eventlet. Garbage collection is off until the daemon runs,
+    because most objects that are created until then belong to imported modules and are never freed.
     """
     gc.disable()
     # The oslo libraries import eventlet in any case, and each import warns that it is deprecated.

@@ -219,7 +219,7 @@ class DaemonLife:
             if self._health is not None:
                 self._health.stop()
         except Exception as error:
-            # If the part was not started completely, its stop may fail. Then only a debug line is logged.
+            # A daemon that was not started completely may fail to stop. This is logged only at level DEBUG.
             LOG.log(
                 stdlib_logging.DEBUG if self._failed else stdlib_logging.ERROR,
                 'Error during the shutdown: %s',

@@ -33,7 +33,7 @@ from kilonova.cmd.daemon.signals import ENDING, SignalListener
 
 LOG = logging.getLogger(__name__)
 
-# The environment variable of a worker with '<number of the worker>:<file descriptor of its socket>'.
+# Environment variable of each worker. Its value is '<number of the worker>:<file descriptor of its socket>'.
 VARIABLE = 'KILONOVA_WORKER'
 SERVING, END, END_NOW = b'+', b'-', b'!'
 # The number by which a worker's message wakes the main thread. No signal has this number.

@@ -280,7 +280,7 @@ def verify_instance(cloud: Cloud, args: argparse.Namespace) -> int:
     return LOCATED_CODES[found.state]
 
 
-# Texts and exit codes by the state that ``cell_changes.locate`` returns.
+# The text that verify_instance prints, and its exit code, for each state that ``locate`` returns for a server.
 LOCATED = {
     'here': 'Instance {uuid} is in cell: {cell} ({cell_uuid})',
     'unknown': 'Instance {uuid} is not mapped to a cell (upgrade is incomplete) or instance does not exist',

@@ -16,10 +16,8 @@ from kilonova.cmd.cli import COMMON, Command, Tree
 # Values that stand for the argument of an option that has no fixed choices: a path, or any text.
 _PATH, _ANYTHING = '<path>', '<anything>'
 _HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
-# The keys of the three tables are paths of command words ("kilonova-manage device list").
-# The first table has the commands below a path, and the second the options of a path.
-# The third table has the values of each option that takes one ("kilonova-manage device list --format").
-# The command declare needs -g, because bash may read this file inside a function.
+# Tables of the subcommands, options and option values of each command path, such as "kilonova-manage device list".
+# The command declare needs -g, because bash may read the completion file inside a function.
 _TABLES = """declare -gA _kilonova_commands=(
 {commands})
 declare -gA _kilonova_options=(
@@ -92,7 +90,7 @@ def bash(programs: Mapping[str, Any]) -> str:
                 }
             ),
             _FUNCTION,
-            # kn is the name of kilonova-manage on the one-machine cloud.
+            # Complete kn as well: the one-machine cloud has kilonova-manage under this short name.
             f'complete -F _kilonova {" ".join(programs)} kn\n',
         ]
     )

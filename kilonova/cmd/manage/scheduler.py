@@ -200,7 +200,7 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
 def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
     """Return a text if the zone or host of ZONE:HOST does not exist, otherwise None.
 
-    The scheduler never gets a request with an unknown zone, because the API refuses it, too.
+    The scheduler does not check this, because normally the API has refused such a request before.
     """
     from kilonova.db.queries import aggregates
 

@@ -22,8 +22,7 @@ LOG = logging.getLogger(__name__)
 
 # Events that Neutron sends about the ports of servers.
 PORT_EVENTS = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
-# Control characters that console output keeps. Guests write others, for example to colour a terminal, but JSON parsers
-# refuse them.
+# Control characters kept in console output. JSON parsers refuse others, such as the colour codes of terminals.
 _KEPT = frozenset('\t\n\r')
 
 _Measured = TypeVar('_Measured')
@@ -127,8 +126,7 @@ def external_events(
         if event.name == 'accelerator-request-bound' and host.accelerators.tell(event.instance_uuid):
             continue
         if event.name in PORT_EVENTS:
-            # Neutron sends an event for every change of a port. An event is not logged, because a guest that runs
-            # already does not need it.
+            # Neutron sends an event for every change of a port, even if no thread waits, so the event is not logged.
             host.ports.tell(event.instance_uuid)
             continue
         if instance is not None:

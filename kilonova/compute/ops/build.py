@@ -45,7 +45,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
     if isinstance(error, (*PASSED_THROUGH, errors.BuildAbort)):
         return error
     text = readable(error)
-    # BuildAbort, because another host would wait as long for the ports, and the cause of the delay is not known.
+    # If the ports are late, the flow tries no other host, because they would probably be late on that host too.
     if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
@@ -91,8 +91,7 @@ def _claim(op: HostTask, order: objects.BuildOrder) -> list[objects.PciDevice]:
     }
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
-    # On the first attempt the server's row has the requests with their Placement providers already. The providers of an
-    # alternate host are written here.
+    # The server's row has the requests for the first host. For an alternate host, write the Placement providers again.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     fields: ClaimFields = {
         'transition': 'build.claim',
@@ -148,7 +147,7 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
         fields['system_metadata'] = {'boot_roles': ','.join(op.ctxt.roles)}
     with tracker.writing(op.ctxt):
         plan = tracker.plan_allocate(instance.uuid, RUN)
-        # The usage now has one build less that is running, and no failed builds.
+        # The build has succeeded: the usage has one running task less, and the count of failed builds is 0 again.
         tracker.failed_builds = 0
         fields['usage'] = tracker.usage(plan)
         op.save(plan, **fields)
@@ -221,8 +220,7 @@ def undo_build(op: HostTask) -> Reply:
     return {}
 
 
-# WRITE: no check first, because a server that is being deleted never comes back. The save at the end checks the
-# operation key.
+# WRITE: no check before the delete, because a delete is never revoked. The final save checks the operation key.
 @operation_method(Compute.terminate_instance, checks=StepCheck.WRITE, forward=True)
 def terminate(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host, and release all resources that the server holds on this host.
@@ -238,7 +236,6 @@ def terminate(op: HostTask) -> Reply:
         op.host.driver.guests.destroy(op.instance)
         if at_home:
             op.notify('instance.shutdown.end')
-        # The save is marked as an undo, because both hosts of a move get this call with one operation key, and the
-        # conductor must not take the second save for a repetition of the first.
+        # Both hosts of a move save under one operation key. ``undo=True`` lets the conductor write the second save too.
         op.give_back(undo=True, event=op.event())
     return {}

@@ -34,8 +34,7 @@ def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
         op.notify('instance.resize_confirm.start')
         move.restore_claims(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
-        # If source and destination are one host, a missing migration context means that the move is confirmed already.
-        # Old and new devices can't be told apart without the context.
+        # A move within one host that has no migration context any more was confirmed before: nothing is left to free.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
     return {}
@@ -81,8 +80,7 @@ def finish_revert_resize(op: HostTask, migration: objects.Migration) -> Reply:
         try:
             _check_devices(op, devices, accelerators)
         except errors.DevicesFailed as error:
-            # The destination has nothing of the server any more, so the server returns to the source, but its guest
-            # stays off.
+            # The destination has deleted its guest already, so the server returns to the source with its guest off.
             LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
             host.devices_failed(op.ctxt, instance.uuid, error)
             power_on = False
@@ -117,7 +115,7 @@ def _check_devices(op: HostTask, devices: list[objects.PciDevice], accelerators:
 def _old_devices(
     op: HostTask, migration: objects.Migration
 ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
-    """Change ``op.instance`` to the server as it was before the move.
+    """Set the fields of ``op.instance`` to their values before the move.
 
     Return the devices and the accelerators that the server held on this host, and the columns of instance_extra to
     write.

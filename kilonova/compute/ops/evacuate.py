@@ -48,7 +48,7 @@ def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
     side, both = claim_key(migration), [migration.source_compute, host.name]
     op.begin('compute_rebuild_instance')
     with op.exclusive(), host.build_slots.hold(op.check), op.undoing('evacuate'):
-        # 1. Claim. If this fails there is nothing to undo.
+        # 1. Claim resources and devices on this host. If this fails there is nothing to undo.
         op.check()
         op.undo(_failed, op)
         devices = move.claim(op, order, TaskState.REBUILDING, both)
@@ -86,7 +86,10 @@ def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
 
 
 def _become_here(op: HostTask, order: objects.EvacuateOrder) -> Extra:
-    """Change the instance object to the server on this host, and return the instance_extra columns to write."""
+    """Set the fields of the instance object to their values on this host.
+
+    Return the columns of instance_extra to write.
+    """
     instance, spec = op.instance, order.request_spec
     instance.pci_requests = spec.pci_requests if 'pci_requests' in spec else None
     move.take_place(op, order.migration, spec)

@@ -29,8 +29,8 @@ from kilonova.virt.parts.live_migrations import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Numbers that distinguish saves under one operation key: QUEUED and RUNNING for saves of the migration's status. Saves
-# of its progress are numbered from 1.
+# Numbers that distinguish saves under one operation key. QUEUED and RUNNING: saves of the migration's status.
+# Saves of the migration's progress are numbered from 1.
 QUEUED, RUNNING = -1, -2
 
 
@@ -83,7 +83,7 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
 def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]) -> dict[str, str]:
     """Return {address of a device at the source: address of the device of this host that replaces it}.
 
-    Raises MigrationPreCheckError if the guest would see a difference.
+    Raises MigrationPreCheckError if a device has no counterpart with the same properties on the other host.
     """
     left, found = list(here), {}
     for device in before:
@@ -104,7 +104,10 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
 def _taken_along(
     devices: list[objects.PciDevice], requests: objects.InstancePCIRequests | None
 ) -> list[objects.PciDevice]:
-    """Return the devices except those of ports. Ports are detached from the guest before it moves."""
+    """Return the devices that move with the guest: all except those of ports.
+
+    Ports are detached from the guest before it moves.
+    """
     of_ports = {request.request_id for request in requests_of_ports(requests)}
     return [device for device in devices if device.request_id not in of_ports]
 
@@ -245,11 +248,10 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
     move.restore_claims(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
-        # If this compute service was started after the migration had ended, the tracker has the server's claim under
-        # ``RUN``.
+        # If this service was restarted after the end of the migration, the tracker has the claim under ``RUN``.
         side = claim_key(migration)
         plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
-        # The usage now has one task less that is running.
+        # The task has ended: the node's usage counts one running task less.
         fields['usage'] = host.tracker.usage(plan)
         fields['expect'] = {'host': [migration.source_compute, host.name]}
         fields['values'] = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id}

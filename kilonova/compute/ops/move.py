@@ -92,15 +92,19 @@ def restore_claims(
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function that is True for the claim key to release when this move is undone or reverted."""
+    """Return a function that tells whether a claim key names this move's claim at the destination.
+
+    This claim is released when the move is undone or reverted.
+    """
     side = claim_key(migration)
     return lambda name: name == side
 
 
 def of_source(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function that is True for the claim keys to release when this move is confirmed.
+    """Return a function that tells whether a claim key names a claim that the server had before this move.
 
-    These are ``RUN`` and the claim keys of older moves. Claims of newer moves are kept.
+    These are ``RUN`` and the claim keys of older moves. They are released when this move is confirmed. Claims of newer
+    moves are kept.
     """
     return lambda name: name == RUN or _number(name) < migration.id
 
@@ -220,12 +224,12 @@ def _context(
 
 
 def free(op: HostTask, migration: objects.Migration) -> None:
-    """Release the claim of ``claim``, as an undo within the step that made the claim."""
+    """Release the move's claim at the destination, as an undo within the step that made the claim."""
     op.give_back(of_destination(migration), unsided=False, undo=True, undone=op.undone)
 
 
 def give_up(op: HostTask, migration: objects.Migration) -> None:
-    """Release the claim of ``claim`` and delete copied disks, as the undo of a step that has ended.
+    """Release the move's claim at the destination and delete copied disks, when the flow undoes the move.
 
     If source and destination are one host, guest and disks belong to the source and are not deleted.
     """

@@ -25,7 +25,7 @@ from kilonova.virt import guest_password
 
 LOG = logging.getLogger(__name__)
 
-# {operation: its name in notifications}, for names that differ. None means that Nova sends no notification.
+# {operation: its name in notifications, or None if Nova sends none}. Other operations keep their own name.
 TOLD_AS: dict[str, str | None] = {'stop': 'power_off', 'start': 'power_on', 'set_admin_password': None}
 
 
@@ -211,13 +211,13 @@ def _single_host_operation(
     system_metadata: Mapping[str, str | None] | None = None,
     **when_done: object,
 ) -> Iterator[dict[str, object]]:
-    """Run an operation that has only one step; the block changes the guest.
+    """Run the only step of an operation: check it, let the block change the guest, save the end state.
 
-    If the block raises an error, save the error.
+    If the block raises an error, the error is saved instead.
 
     ``facts`` are further fields of the notifications. ``event`` is the name of the action's event if it is not the
     usual one. ``system_metadata`` and the columns ``when_done`` are written only if the block succeeds. Yields the
-    reply, which is filled after the block.
+    reply as a dict, which is empty until the block has ended.
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}

@@ -79,8 +79,7 @@ def _failed(op: HostTask) -> None:
 def stop_to_reimage(op: HostTask, order: objects.RebuildOrder) -> Reply:
     """Stop the guest and disconnect its boot volume from this host, so that the volume can get new content.
 
-    Before that, the secrets are decrypted, the devices checked and the rebuild prepared, because these are the known
-    causes of a failed rebuild.
+    First decrypt the secrets, check the devices and prepare the rebuild. If one of these fails, the guest still runs.
     """
     host, instance = op.host, op.instance
     with op.exclusive():

@@ -33,7 +33,7 @@ def _told_failed(op: HostTask) -> None:
 # -- 1. the destination claims -----------------------------------------------------------------------------------------
 @operation_method(Compute.prep_resize, checks=StepCheck.WRITE, verdict=move.verdict)
 def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
-    """Claim for the new flavor, and return {'disk': where the source must put the disk}.
+    """Claim resources and devices for the new flavor, and return {'disk': where the source must put the disk}.
 
     The devices are those that Placement allocated for the new flavor's requests. The migration context stores the
     devices of source and destination. Raises HostRejected if this host can't take the server; an alternate host may.
@@ -47,8 +47,7 @@ def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
         _check_host(op, migration)
         disk = host.driver.moves.prepare_move()
         devices = move.claim(op, order, TaskState.RESIZE_PREP)
-        # Registered after the claim, because a claim that was refused has nothing to free, and resources that an
-        # earlier call claimed under the same claim key may belong to a running guest.
+        # Register this undo only after the claim: a refused claim must not free resources of an earlier claim.
         op.undo(move.free, op, migration)
         op.check()
         host.driver.guests.check(move.after(op, order), image_of(instance, order.image))
@@ -75,7 +74,7 @@ def _check_host(op: HostTask, migration: objects.Migration) -> None:
 
 
 def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
-    """Fetch the server's image while the guest still runs.
+    """Fetch the server's image to the destination while the guest still runs.
 
     If this fails, the source copies the image with the disks.
     """
@@ -92,8 +91,7 @@ def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
 def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
     """Write that the event of the instance action has failed, and send the notifications that Nova sends."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
-        # KeyGone: another conductor has taken over the operation. Unanswered: the call is sent again. In these cases
-        # the step has not failed, so nothing is written.
+        # KeyGone: another conductor runs the operation. Unanswered: the call is sent again. The step has not failed.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
@@ -195,11 +193,9 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
             build.destroy(op)
             return {}
         if fresh.host != op.host.name and move.is_over(op, fresh, migration):
-            # The server has been evacuated since. This host deleted the server's guest and disks when its compute
-            # service started.
+            # The server has been evacuated since, and this host deleted its guest and disks when it started.
             return {}
-        # Use ``op.instance``, the server as the flow sent it, because the row of a server whose move has ended no
-        # longer lists the devices of the destination.
+        # ``op.instance`` comes from the flow; the server's row may no longer list the devices of the destination.
         move.restore_claims(op.host, op.instance, migration)
         values = {
             'host': migration.source_compute,
@@ -208,7 +204,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         }
         extra = _become_old(fresh, migration)
         if extra is not None:
-            # Also undo what the destination wrote, because the destination may not be able to undo it.
+            # The destination may be unable to undo its writes, so the old flavor is written back here as well.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
@@ -253,7 +249,7 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
         power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
-            # The usage now has one task less that is running.
+            # The task has ended: the node's usage counts one running task less.
             op.save(
                 plan,
                 transition='resize.finishing',
@@ -267,7 +263,10 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
 
 
 def _become_new(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
-    """Change the instance object to the server after the move, and return the instance_extra columns to write."""
+    """Set the fields of the instance object to their values after the move.
+
+    Return the columns of instance_extra to write.
+    """
     instance, new, old = op.instance, spec.flavor, move.old_flavor(op.instance)
     move.restore_claims(op.host, instance, migration, new)
     instance.set_flavor(new)
@@ -278,9 +277,10 @@ def _become_new(op: HostTask, migration: objects.Migration, spec: objects.Reques
 
 
 def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra | None:
-    """Change the instance object back to the server before the move, and return the instance_extra columns to write.
+    """Set the fields of ``fresh`` back to their values before the move.
 
-    Return None if the server is not in this move, or if the destination has not written the new flavor yet.
+    Return the columns of instance_extra to write. Return None if the server is not in this move, or if the destination
+    has not written the new flavor yet.
     """
     context = move.context_of(fresh, migration)
     return fresh.go_back(context) if context is not None and fresh.old_flavor is not None else None

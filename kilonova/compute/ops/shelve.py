@@ -84,8 +84,7 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
     )
 
 
-# WRITE: no check first, because an offloaded server has its disk in an image and its guest may be deleted. The save at
-# the end checks the operation key.
+# WRITE: no check before the delete, because the disk is in an image by now. The final save checks the operation key.
 @operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
 def offload(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host and release its resources. The flow writes the end state."""

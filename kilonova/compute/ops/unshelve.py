@@ -54,7 +54,7 @@ def unshelve(op: HostTask, order: objects.UnshelveOrder) -> Reply:
             values = {'power_state': host.driver.guests.get_info(instance)}
             with host.tracker.writing(op.ctxt):
                 plan = host.tracker.plan_allocate(instance.uuid, RUN)
-                # The usage now has one task less that is running.
+                # The task has ended: the node's usage counts one running task less.
                 op.save(
                     plan,
                     expect={'host': host.name},

@@ -78,7 +78,7 @@ def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
 
 
 def _both(op: HostTask, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
-    """Return the volume as it is in the current file, and as it is in the new file."""
+    """Return the volume twice: with the file ``files['name']``, and with the snapshot's file ``files['new']``."""
     volume = volume_of(op, files['volume_id'])
     return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)
 
