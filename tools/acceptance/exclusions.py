@@ -137,7 +137,7 @@ def parse(text: str) -> list[Exclusion]:
 
 @dataclass(frozen=True)
 class Lack:
-    """What a reason says that Kilonova lacks: a route, or a name in requests, flavors or images that it refuses."""
+    """A thing that Kilonova lacks, by the reason of an exclusion: a route, or a name in a request, flavor or image."""
 
     route: tuple[str, str, str | None] | None = None
     refused: str | None = None

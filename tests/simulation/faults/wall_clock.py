@@ -18,8 +18,9 @@ from tests.simulation.faults import replace
 def install() -> None:
     """See the module."""
 
-    def select_destinations(self: Environment, ctxt: Any, **request: Any) -> Any:
-        return select(self, ctxt, **{**request, 'time_left': time.time() + request['time_left']})
+    def select_destinations(self: Environment, ctxt: Any, *, return_alternates: bool = True, **request: Any) -> Any:
+        request['time_left'] += time.time()
+        return select(self, ctxt, return_alternates=return_alternates, **request)
 
     def of(cls: type[Caller], time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
         return cls(None if time_left is None else time.monotonic() + time_left - time.time(), waiting)

@@ -55,7 +55,7 @@ def test_flavors_get_no_network_devices():
 
 
 def test_profiles():
-    """Row 0.19: of ports' requests alone; a device for each."""
+    """Only the requests of ports have a profile, one for each device."""
     pools = card().pools
     wanted = [
         request_of(PORT, 'direct', 'physnet1', None),
