@@ -112,7 +112,7 @@ class DeviceInventory:
     def inventory(self) -> dict[str, dict[str, Any]]:
         """Return the node's Placement inventory.
 
-        Allocation ratios that the configuration does not set are read from Placement, where operators change them.
+        An allocation ratio that the configuration does not set is read from Placement, where operators may change it.
         """
         existing: dict[str, dict[str, Any]] = {}
         conf = self._host.conf
@@ -293,7 +293,7 @@ def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
     try:
         instance = records.instance(ctxt, uuid)
     except errors.ServerUnreadable as error:
-        LOG.error('%s No notification about its device is sent', error, instance_uuid=uuid)
+        LOG.error('No notification about the device of the server is sent: %s', error, instance_uuid=uuid)
         return None
     return None if instance is None else {'instance': instance, 'fault': errors.DeviceBarred(text)}
 

@@ -44,9 +44,9 @@ Verdict = Callable[[HostTask, Exception], Exception]
 class Behaviour:
     """The settings with which a method of an operation is run.
 
-    ``forward`` is True for a method that must be completed, or that only releases something. The method then can't be
-    cancelled. It is tried again after a failure, so a failure is not stored as its final result. ``verdict(op, error)``
-    converts an error of the function to the one that the flow receives.
+    ``forward`` is True for a method that is repeated until it succeeds, such as a delete or an undo. It can't be
+    cancelled, and a failure is not stored as its final result. ``verdict(op, error)`` converts an error of the function
+    to the one that the flow receives.
     """
 
     checks: StepCheck = StepCheck.STEP
@@ -202,7 +202,7 @@ def as_known(error: Exception) -> Exception:
 def _log(method: str, key: str | None, error: Exception, uuid: str | None = None) -> None:
     what = method if key is None else f'{method} for step {key}'
     if isinstance(error, EXPECTED):
-        LOG.info('%s was not completed: %s', what, error, instance_uuid=uuid)
+        LOG.info('The call %s was not completed: %s', what, error, instance_uuid=uuid)
     elif isinstance(error, errors.KilonovaError):
         LOG.error('%s failed: %s', what, error, instance_uuid=uuid)
     else:

@@ -43,8 +43,7 @@ class HostGuests:
     """The guests of one host.
 
     ``host.interrupted`` holds the servers that were in an operation when this process started. ``recount(ctxt, uuid)``
-    is called for each of these servers when its operation has ended; it counts the server's resources in the tracker
-    again.
+    is called for each of these servers when its operation has ended, to count its resources in the tracker again.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class HostGuests:
                 self._recount(ctxt, uuid)
                 instance = records.instance(ctxt, uuid)
             except errors.ServerUnreadable as error:
-                LOG.error('%s The server is not changed', error, instance_uuid=uuid)
+                LOG.error('The server is not changed, because its row cannot be read: %s', error, instance_uuid=uuid)
                 instance = None
             if instance is not None and instance.host == host.name and not _is_right(instance, self._states()):
                 reason = self._restore(ctxt, instance)
@@ -151,7 +150,9 @@ class HostGuests:
                 try:
                     self._sync_fresh(ctxt, seen.uuid)
                 except errors.ServerUnreadable as error:
-                    LOG.error('%s The server is not changed', error, instance_uuid=seen.uuid)
+                    LOG.error(
+                        'The server is not changed, because its row cannot be read: %s', error, instance_uuid=seen.uuid
+                    )
 
     def sync_one(self, uuid: str) -> bool:
         """Compare one server with its guest, as ``sync`` does for all.
@@ -175,7 +176,11 @@ class HostGuests:
             try:
                 instance = records.instance(ctxt, seen.uuid)
             except errors.ServerUnreadable as error:
-                LOG.error('%s Its guest is not started', error, instance_uuid=seen.uuid)
+                LOG.error(
+                    'The guest is not started, because the row of its server cannot be read: %s',
+                    error,
+                    instance_uuid=seen.uuid,
+                )
                 return readable(error) if self._is_wanted(seen) else None
             if instance is None or instance.task_state is not None or instance.host != host.name:
                 return None
@@ -261,7 +266,7 @@ class HostGuests:
             )
             if (wanted and not there) or (instance.vm_state in KEPT and not wanted and there):
                 LOG.warning(
-                    'Instance is %s and its guest is in power state %s',
+                    'Instance is %s, but its guest is in power state %s; only the power state is recorded',
                     instance.vm_state,
                     state,
                     instance_uuid=instance.uuid,

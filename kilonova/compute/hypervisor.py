@@ -44,7 +44,9 @@ BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 @dataclass
 class _PendingCheck:
-    """A planned comparison of a guest with its server: when it is due, how often it was tried too early, and its cause.
+    """A planned comparison of a guest with its server.
+
+    ``due`` is the time of the comparison. ``tries`` counts how often it was postponed, because the server was busy.
 
     ``during_order`` is True if all messages about the guest came while a step of this host held the server's lock.
     """

@@ -136,9 +136,9 @@ class Node:
                 moving = records.instance(ctxt, uuid)
             except errors.ServerUnreadable as error:
                 LOG.error(
-                    '%s The resources that its migration %s holds on this host are not counted',
-                    error,
+                    'The resources of migration %s on this host are not counted: %s',
                     migration.uuid,
+                    error,
                     instance_uuid=uuid,
                 )
                 continue

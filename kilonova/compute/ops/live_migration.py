@@ -62,7 +62,7 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
         op.undo(move.failed, op)
         offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
         devices = move.claim(op, order, TaskState.MIGRATING, status='preparing')
-        # Registered after the claim, because a claim that was refused has nothing to free.
+        # Register this undo only after the claim, because a refused claim has nothing to free.
         op.undo(move.free, op, order.migration)
         op.host.check_claimed(op.ctxt, op.instance, devices)
         accelerators = _identified(
@@ -117,7 +117,7 @@ def _claimed(op: HostTask, migration: objects.Migration) -> list[objects.PciDevi
 
 
 def _identified(op: HostTask, accelerators: list[objects.PciDevice]) -> list[objects.PciDevice]:
-    """Set vendor and product id of the PCI function that each accelerator is a part of, and return the accelerators.
+    """Return the accelerators, each with the vendor id and product id of its PCI function.
 
     Raises MigrationPreCheckError if an accelerator can't move while the guest runs, or if this host lacks its PCI
     function.

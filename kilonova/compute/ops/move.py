@@ -38,7 +38,7 @@ def context_of(instance: objects.Instance, migration: objects.Migration) -> obje
 
 
 def is_over(op: HostTask, instance: objects.Instance, migration: objects.Migration) -> bool:
-    """Return whether this host's move of the server has ended, so that the server is no longer part of it."""
+    """Return whether this move of the server has ended."""
     return context_of(instance, migration) is None and all(
         one.uuid != migration.uuid for one in records.moves(op.ctxt, op.host.name, op.host.tracker.nodename)
     )

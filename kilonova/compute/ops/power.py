@@ -215,9 +215,9 @@ def _single_host_operation(
 
     If the block raises an error, the error is saved instead.
 
-    ``facts`` are further fields of the notifications. ``event`` is the name of the action's event if it is not the
-    usual one. ``system_metadata`` and the columns ``when_done`` are written only if the block succeeds. Yields the
-    reply as a dict, which is empty until the block has ended.
+    ``facts`` are further fields of the notifications. ``event`` is the name of the action's event, by default
+    compute_<verb>_instance. ``system_metadata`` and the columns ``when_done`` are written only if the block succeeds.
+    Yields the reply as a dict, which is empty until the block has ended.
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}
