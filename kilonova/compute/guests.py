@@ -266,7 +266,7 @@ class HostGuests:
             )
             if (wanted and not there) or (instance.vm_state in KEPT and not wanted and there):
                 LOG.warning(
-                    'Instance is %s, but its guest is in power state %s; only the power state is recorded',
+                    'Instance is %s and its guest is in power state %s; only the power state is recorded',
                     instance.vm_state,
                     state,
                     instance_uuid=instance.uuid,
