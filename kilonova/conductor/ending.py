@@ -5,7 +5,7 @@ operation row:
 
     Ending(event='snapshot.done', required=True, operations=[rotation]).end(work)
 
-An end that needs other statements or another order calls ``Work.end`` with a function of its own.
+A flow that needs other statements, or another order of statements, passes a function of its own to ``Work.end``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Ending:
         before: Function ``write(conn)`` that is called first, or None.
         event: Name of the transition of the server's state (``states.TRANSITIONS``), or '' for none.
         values: Further columns of the server, which are written with the transition.
-        required: True if the end fails when the server's state does not allow the transition. By default the server
-            keeps its state, and the rest is written.
+        required: True if an error is raised when the server's state does not allow the transition. If False, the server
+            keeps its state in this case, and the other changes are written.
         fault: True if a fault with the operation's first error is added, provided that the transition was made.
         extra: Columns of instance_extra as {column: JSON text or None}.
         system_metadata: Changes of the system metadata as {key: value, or None to delete the key}.

@@ -56,7 +56,7 @@ class Flow(Generic[OutputsT]):
     forward_only = False
 
     def begin_together(self, works: Sequence[Work[OutputsT]]) -> None:
-        """Do the common part of several new operations of one create request, before each operation runs alone.
+        """Do the work that several new operations of one create request share, before each operation runs alone.
 
         Does nothing by default.
         """
@@ -110,8 +110,8 @@ class Flow(Generic[OutputsT]):
     def _gone(self, work: Work[OutputsT], error: KeyGone) -> None:
         """Handle a call that a host refused because the operation had ended, was cancelled or had advanced.
 
-        The operation row is read. If another conductor owns it, the operation is removed from this runner. Otherwise
-        the operation has failed.
+        The operation row is read. If another conductor owns the row, this process stops the operation. Otherwise the
+        operation has failed.
         """
         try:
             became = work.standing()
@@ -230,7 +230,7 @@ class Flow(Generic[OutputsT]):
         work.again()
 
     def more_attempts(self, work: Work[OutputsT]) -> bool:
-        """Return whether the operation may be tried on a further host that the scheduler has chosen as an alternate.
+        """Return whether the operation may be tried on another alternate host that the scheduler has chosen.
 
         Returns False for flows for which the scheduler chooses no hosts.
         """
@@ -244,6 +244,6 @@ class Flow(Generic[OutputsT]):
     def ended_badly(self, work: Work[OutputsT]) -> None:
         """Write the server's state after a failed or cancelled operation, and delete the operation row.
 
-        Both are written in one transaction. By default the server is not changed.
+        This is done in one transaction. By default the server is not changed.
         """
         work.end()

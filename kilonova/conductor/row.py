@@ -84,7 +84,7 @@ class ChosenHost:
 
     @classmethod
     def all_of(cls, found: Iterable[objects.Selection]) -> list[Self]:
-        """Return the chosen hosts from the scheduler's reply for one server."""
+        """Return the chosen hosts. ``found`` is the part of the scheduler's reply about one server."""
         made = []
         for selection in found:
             request = selection.allocation()
@@ -131,7 +131,7 @@ class SelectOutputs(Outputs):
         return outputs
 
     def stored(self) -> dict[str, Any]:
-        """Return the values that differ from their defaults, as JSON for the row, with each choice as a dict."""
+        """Return the values that differ from their defaults, as JSON for the row. Each chosen host is a dict."""
         found = super().stored()
         if self.select is not None:
             found['select'] = [asdict(choice) for choice in self.select]
@@ -152,7 +152,7 @@ class LeasedOperation(Generic[OutputsT]):
 
     Attributes:
         db: Database that holds the row now. The row of a boot moves from the API database to a cell.
-        owner: Id of this process in the row's column ``owner``, which shows that this process took the row.
+        owner: Id of this process, which the row has in its column ``owner``.
         outputs: Results of the flow's steps.
     """
 
@@ -167,7 +167,7 @@ class LeasedOperation(Generic[OutputsT]):
         self.request_id, self.created_at = row.request_id, row.created_at
         self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        # Position and attempt in the database. ``position`` may be ahead, because not every step is saved.
+        # Position and attempt in the database. ``position`` of this object may be greater: not every step is saved.
         self._place = (row.position, row.attempt)
         # True if the row in the database was compared with this object after the last message to another process.
         self._compared = True
@@ -207,7 +207,10 @@ class LeasedOperation(Generic[OutputsT]):
         self.compare()
 
     def before_sending(self) -> None:
-        """Check the row (``compare``) before a message is sent, and have it checked again before the next message."""
+        """Check the row with ``compare`` before a message is sent to another process.
+
+        After the message is sent, the next call of ``compare`` reads the row again.
+        """
         self.compare()
         self._compared = False
 
@@ -270,7 +273,7 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # If this is a second try, the first one may have written the row and lost only the reply to its COMMIT.
+            # If this is a second try, the first try may have written the row and lost the reply to its COMMIT.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -346,11 +349,11 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # If the row was cancelled and this process has not noticed it yet, ``end_owned`` refuses: steps must be undone.
+        # If the row was cancelled and this process does not know it yet, ``end_owned`` returns False.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # If this is a second try, the first one may have ended the row and lost only the reply to its COMMIT.
+                # If this is a second try, the first try may have deleted the row and lost the reply to its COMMIT.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 write(conn)

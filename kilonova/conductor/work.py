@@ -43,7 +43,7 @@ URGENT_KINDS = frozenset(('delete', 'soft_delete', 'release', 'confirm', 'revert
 
 
 class HostDown(HostRejected):
-    """The compute service of a host is down. The conductor stops calling the host, and may try another host."""
+    """The compute service of a host is down. The conductor no longer calls the host, and may try another one."""
 
     msg_fmt = 'compute service of host %(host)s is down'
 
@@ -61,7 +61,7 @@ class HostNotFenced(Unanswered):
 
 
 class RetryLater(Unanswered):
-    """The operation is retried after ``pause`` seconds, because another task still uses a resource that it needs."""
+    """The operation is retried after ``pause`` seconds, because another task still uses a resource it needs."""
 
     msg_fmt = 'Waiting for %(who)s: %(reason)s'
 
@@ -73,7 +73,7 @@ class RetryLater(Unanswered):
 class WaitingForHostSlot(Exception):
     """The operation waits to call a host, because the maximum number of operations (slots) are calling that host now.
 
-    The worker thread takes other jobs. The operation continues when a slot of the host is free.
+    Meanwhile the worker thread runs other operations. This operation continues when a slot of the host is free.
     """
 
 
@@ -89,8 +89,7 @@ class Work(LeasedOperation[OutputsT]):
     ) -> None:
         super().__init__(row, db, env, owner, outputs)
         self.held_host: str | None = None
-        # True if the slot that the operation holds is one for urgent operations, False if it is one for ordinary
-        # operations.
+        # Whether the held slot is one of the slots for urgent operations.
         self.slot_urgent = False
         # False while the scheduler may still be processing a request that was sent for this server.
         self.select_answered = False
@@ -104,12 +103,12 @@ class Work(LeasedOperation[OutputsT]):
 
     @property
     def is_urgent(self) -> bool:
-        """True for deletes, confirms, reverts, clean-ups of hosts (``release``) and operations that are undone."""
+        """Whether workers run the operation before others: its kind is in URGENT_KINDS, or it is being undone."""
         return self.kind in URGENT_KINDS or self.failed
 
     # -- values and calls for the steps ---------------------------------------------------------------------------
     def at(self, position: int, step: Step[OutputsT]) -> None:
-        """Set the step that is being done or undone now, from which ``key`` is made."""
+        """Set the current step, which is being done or undone. The step keys that ``key`` returns contain its name."""
         self._at = (position, step.key_name)
 
     def key(self) -> str:
@@ -208,7 +207,7 @@ class Work(LeasedOperation[OutputsT]):
                 raise HostDown(host=host)
 
     def _check_alive(self, method: str, host: str) -> None:
-        """Raise HostDown if a host that did not answer the call ``method`` counts as down."""
+        """Raise HostDown if the host, which did not answer the call ``method``, is considered down."""
         with engine.silence():
             if not self.env.liveness.is_down(self.db, host):
                 return
@@ -294,7 +293,7 @@ class Work(LeasedOperation[OutputsT]):
         self.decide({'undoing': True, 'position': self.position})
 
     def again(self) -> None:
-        """Start the next attempt, at the position down to which the last attempt was undone."""
+        """Start the next attempt, at the first of the steps that were undone."""
         self.attempt += 1
         self.position, self.outputs.back_to = self.outputs.back_to or 0, None
         self.decide({'position': self.position, 'attempt': self.attempt, 'written': '', 'undoing': False})
@@ -333,7 +332,7 @@ class Work(LeasedOperation[OutputsT]):
             pause = error.pause
         else:
             self.outputs.tries += 1
-            # The pause is short, because hosts report again soon after messaging works again.
+            # If no host reports, messaging has failed. The pause stays short: hosts report soon after it works again.
             longest = 2 * PAUSE if isinstance(error, HostsNotReporting) else LONGEST_PAUSE
             pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
         LOG.info(
@@ -357,16 +356,16 @@ class Work(LeasedOperation[OutputsT]):
 
     # -- end of the operation -------------------------------------------------------------------------------------
     def close(self) -> None:
-        """End the operation after its last step: delete its row, and forget the operation.
+        """Delete the operation row after the last step, and remove the operation from this process.
 
-        If a host or a step has deleted the row already, nothing is written.
+        If a host or a step has already deleted the row, the database is not changed.
         """
         if not self._ended:
             self.end()
         self.lost()
 
     def lost(self) -> None:
-        """Forget the operation, because it has ended or another conductor owns it."""
+        """Remove the operation from this process, because it has ended or another conductor owns it."""
         self.release_host()
         self.env.runner.finished(self)
 

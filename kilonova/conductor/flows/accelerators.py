@@ -35,8 +35,8 @@ from kilonova.errors import KilonovaError, Unanswered
 
 LOG = logging.getLogger(__name__)
 
-# Age after which an accelerator request that is not bound counts as abandoned. Normally it is bound at once.
-# A request is bound later if the accelerator service does not answer in between.
+# Age after which an accelerator request that is not bound counts as abandoned.
+# Normally a request is bound within seconds. It may take hours if Cyborg does not answer between create and bind.
 ABANDONED = datetime.timedelta(hours=6)
 
 
@@ -110,10 +110,10 @@ def bind(
         make(work, profile, ports)
         # The uuids are stored before the requests are bound, so that another conductor that takes the row finds them.
         work.decide({})
-    # If this process has just created the requests in the first attempt, none can be bound, so Cyborg is not asked.
+    # Right after the requests were created in the first attempt none is bound, so Cyborg need not be asked.
     look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
-    # Delete bound requests that an earlier attempt created and could not delete.
+    # Delete requests that an earlier attempt has bound to the same uuid and could not delete.
     client.delete(one.uuid for one in bound if one.uuid not in ours)
     there = {one.uuid: one for one in bound if one.uuid in ours}
     if not there:
@@ -126,12 +126,12 @@ def bind(
             project_id=work.ctxt.project_id,
         )
     elif there.keys() != ours.keys() or any(one.state in accel_request.FAILED for one in there.values()):
-        # An earlier call sent the binding request and got no reply. Cyborg could not bind all requests.
+        # An earlier call asked Cyborg to bind the requests and got no reply. Cyborg has bound only a part of them.
         raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='Cyborg did not bind all of the requests')
 
 
 def await_releases(work: Work[Any], holder: str) -> None:
-    """Raise Unanswered if a pending release of the server will delete all accelerator requests bound to ``holder``.
+    """Raise Unanswered if a pending release of the server will delete all accelerator requests of the uuid ``holder``.
 
     Call this before ``bind`` binds new requests to a uuid that had requests before, because the pending release (an
     operation row that runs later) would delete the new requests as well.
@@ -185,7 +185,7 @@ def unbind(work: Work[Any]) -> None:
 
 
 def profile_of(flavor: Mapping[str, Any]) -> str | None:
-    """Return the name of the flavor's device profile, or None. ``flavor`` is a serialized object, as in arguments."""
+    """Return the name of the flavor's device profile, or None. ``flavor`` is a serialized Flavor object."""
     return device_profile.name_of(flavor['nova_object.data'].get('extra_specs') or {})
 
 
@@ -209,8 +209,8 @@ def drop(work: Work[Any], holder: str) -> None:
     operation row that runs later) deletes the requests.
     """
     try:
-        # If a host may still run the guest, all requests are left to the pending release.
-        # The pending release deletes only the requests that are on other hosts.
+        # If a host may still run the guest, nothing is deleted here, and a pending release is added.
+        # The pending release first deletes only the requests on hosts that can't run the guest.
         if left := releases.hosts_left(work):
             raise HostNotFenced(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)
@@ -227,7 +227,7 @@ def drop(work: Work[Any], holder: str) -> None:
 def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] = ()) -> None:
     """Delete all accelerator requests of a server that is deleted.
 
-    ``moves`` are the uuids of its unfinished migrations.
+    ``moves`` are the uuids of the server's unfinished migrations, to which requests may be bound.
     """
     metadata = instance.system_metadata
     if not holders.has_ports(instance.uuid, metadata) and not any(

@@ -1,8 +1,8 @@
 """Flow of a backup: backup_instance, mark_backed_up.
 
-The flow creates an image of the server. The oldest backups of the same backup type are deleted by an operation of its
-own (a pending release), which the last transaction of the backup inserts. So a deletion that fails is retried, and the
-backup does not fail.
+The flow creates an image of the server. Another operation (a pending release) then deletes the oldest backups of the
+same backup type. The last transaction of the backup inserts this operation. If a deletion fails, it is retried, and the
+backup still succeeds.
 """
 
 from __future__ import annotations

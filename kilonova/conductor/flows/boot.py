@@ -53,7 +53,7 @@ LOG = logging.getLogger(__name__)
 
 # Name of the event that the conductor adds to the instance action ``create`` if the boot fails.
 EVENT = 'conductor_schedule_and_build_instances'
-# Time limit in seconds of a call to the scheduler, after which it must claim nothing (operations.md, rule 9).
+# Time limit of a call to the scheduler, in seconds. Later the scheduler must not claim (operations.md, rule 9).
 SELECT_DEADLINE = 60.0
 
 
@@ -112,8 +112,8 @@ def _select_and_claim(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
 def choose_again(work: BootWork) -> None:
     """Have the scheduler choose further hosts, and keep those in the server's cell as alternates.
 
-    No host is claimed. Possibly no alternate remains. Raises NoValidHost, with the reason, if no host can take the
-    server now.
+    No resources are claimed. The list of alternates may be empty afterwards. Raises NoValidHost, with the reason, if no
+    host can take the server now.
     """
     work.before_sending()
     found = work.env.select_destinations(
@@ -124,7 +124,7 @@ def choose_again(work: BootWork) -> None:
         time_left=SELECT_DEADLINE,
     )
     cell, tried = work.chosen().cell_uuid, work.outputs.hosts[: work.attempt]
-    # Leave out hosts that the server group's policy excludes; the scheduler returns a forced host each time.
+    # Leave out hosts that the server group's policy has excluded before: the scheduler may return a forced host again.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
     work.outputs.select = tried + [
         choice for choice in ChosenHost.all_of(found[0]) if choice.cell_uuid == cell and choice.host not in closed
@@ -134,24 +134,25 @@ def choose_again(work: BootWork) -> None:
 def undo_select_and_claim(work: BootWork) -> None:
     """Delete the allocation that the scheduler claimed, and release the server's volumes.
 
-    Volumes are detached, and those that are to be deleted with the server are deleted. Volumes are undone in this step,
-    because they were created before it. If the scheduler did not reply, it may still claim resources until its
-    deadline. Therefore a pending release deletes the allocation once more after the deadline.
+    Volumes are detached, and volumes that are to be deleted with the server are deleted. This is part of the first
+    step's undo, because the volumes were created before the first step. If the scheduler did not reply, it may still
+    claim resources until its deadline. Therefore a pending release deletes the allocation once more after the deadline.
     """
     if asked := volumes.wanted(work.args.get('bdms')):
         volumes.drop(work, volumes.going_with(asked))
     work.env.placement.drop(work.instance_uuid, work.compare_now)
     if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
-        # The scheduler may still claim, so a pending release deletes the allocation once more after the deadline.
+        # The scheduler may still claim resources, so a pending release deletes the allocation again after the deadline.
         releases.add_release(work, {'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
 
 
 def create_instance(work: BootWork) -> None:
     """Insert the server and the operation row into the chosen cell, then delete the row in the API database.
 
-    The insertion is the transaction (b) of rule 19 of operations.md. The second transaction, (c), deletes the build
-    request and sets the server's mapping as well. Raises Cancelled if the server was deleted in the meantime.
+    The insertion and the deletion are the transactions (b) and (c) of rule 19 of operations.md. The transaction that
+    deletes the row also deletes the build request and sets the server's mapping. Raises Cancelled if the server was
+    deleted in the meantime.
     """
     cell = work.env.cells.by_uuid(work.chosen().cell_uuid)
     owner = work.env.leases.owner_in(cell)
@@ -177,7 +178,7 @@ def _first_in_cell(work: BootWork) -> int:
 
 
 def _needs_others(work: BootWork) -> bool:
-    """Return whether the server needs accelerators, ports or volumes, that is, services other than Placement."""
+    """Return whether the server needs accelerators, ports or volumes."""
     return (
         profile_of(work) is not None
         or bool(requested_ports.wishes(work.args['request_spec']))
@@ -220,7 +221,7 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
         # The build request is deleted first, because this statement locks its row.
         # If the user deletes the server at the same time, only one of the two transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # If this is a second try, the first one may have written all, and only the reply to its COMMIT was lost.
+            # If this is a second try, the first try may have written everything and lost the reply to its COMMIT.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -298,9 +299,10 @@ def _take_out_of_cell(work: BootWork, cell: engine.Database) -> None:
 def prepare_resources(work: BootWork) -> None:
     """Claim the host of this attempt in Placement, request accelerators, create or bind ports, and attach volumes.
 
-    The first host was claimed by the scheduler already. For a further host, one write replaces the server's allocation,
-    with its consumer generation, so that Placement refuses a write that arrives late. Accelerator requests are created
-    for the flavor's device profile and for ports. Ports are bound and volumes attached to the host of this attempt.
+    The first host was claimed by the scheduler already. For a further host, one request replaces the server's
+    allocation. It contains the consumer generation, so that Placement refuses the request if it arrives late.
+    Accelerator requests are created for the flavor's device profile and for ports. Ports are bound and volumes attached
+    to the host of this attempt.
     """
     is_first = _await_volumes(work)
     if work.attempt > 1:
@@ -326,8 +328,8 @@ def prepare_resources(work: BootWork) -> None:
 def _await_volumes(work: BootWork) -> bool:
     """Check that the volumes that are created for the server are ready, and return whether this is the first try.
 
-    In the first try no request for the server was sent to the network and volume services yet, so no existing ports and
-    attachments must be searched. Raises RetryLater if a volume is not ready yet, and VolumeNotCreated if the volume
+    In the first try no request for the server was sent to the network and volume services yet, so there are no ports
+    and attachments to search for. Raises RetryLater if a volume is not ready yet, and VolumeNotCreated if the volume
     service can't create it.
     """
     is_first, work.just_handed_over = work.just_handed_over or work.outputs.unasked, False
@@ -338,7 +340,7 @@ def _await_volumes(work: BootWork) -> bool:
             work.outputs.unasked = is_first
             raise
     if work.outputs.unasked:
-        # Requests are sent from now on, so another conductor must search for existing ports and attachments.
+        # Requests are sent from now on. So after a crash, the next try must search for created ports and attachments.
         work.outputs.unasked = False
         work.decide({})
     return is_first
@@ -378,7 +380,7 @@ def profile_of(work: BootWork) -> str | None:
 def claim_chosen(work: Work[Any]) -> None:
     """Write the server's allocation on the host of this attempt to Placement, unless Placement has it already.
 
-    Raises HostRejected if the host has no longer the resources that the scheduler saw.
+    Raises HostRejected if the host no longer has the resources that were free when the scheduler chose it.
     """
     host = work.chosen()
     held = work.env.placement.get_allocations(work.instance_uuid)
@@ -453,7 +455,7 @@ def undo_build(work: BootWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
+        # A host writes itself to the server's row before it starts the guest. If it has not, it can't do so any more.
         return not work.failed and work.instance_row(fresh=True)['host'] == host
 
     def leave(conn: engine.Connection) -> None:
@@ -536,14 +538,14 @@ class Boot(Flow[BootOutputs]):
         return super().next_attempt(work, step, error)
 
     def more_attempts(self, work: BootWork) -> bool:
-        """Return whether a further chosen host is left and the maximum number of attempts is not reached."""
+        """Return whether a chosen host is left to try and the maximum number of attempts is not reached."""
         counted = work.attempt - len(work.outputs.overtaken)
         return work.attempt < len(work.outputs.hosts) and counted < work.env.max_attempts
 
     def exhausted(self, work: BootWork, error: HostRejected) -> Exception:
         """Return a MaxRetriesExceeded error with the error messages of all hosts that refused the server."""
         uuid = work.instance_uuid
-        # The reasons come first in the text, because the column of a fault is short and the end may be cut off.
+        # The text begins with the reasons, because the end of a fault's message is cut off if it is too long.
         said = reasons(uuid, [*work.outputs.refusals, str(error)])
         return MaxRetriesExceeded(
             f'Hosts said: {said} (Exceeded maximum number of retries. Exhausted all hosts '
@@ -565,7 +567,7 @@ class Boot(Flow[BootOutputs]):
                     work.lost()
                     return
                 if work.outputs.create_instance is None and not work.failed:
-                    # The row of the cell has no id of the server yet, because it was written before the server had one.
+                    # The operation row was copied to the cell before the server had an id, so the id is added here.
                     work.outputs.create_instance = {'id': work.instance_row()['id']}
             except Unanswered as error:
                 work.give_back(error)
@@ -692,7 +694,7 @@ def _end_in_cell(work: BootWork) -> str | None:
         uuid = work.instance_uuid
         if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):
             instances.add_fault(conn, uuid, work.fault())
-            # The whole reason is written to the event of the action, because the column of a fault is short.
+            # The event of the action gets the whole reason, because the message of a fault may be cut off.
             instances.add_events(conn, uuid, work.request_id, [work.event(EVENT, 'Error', work.env.host)])
         else:
             row = instances.get(conn, uuid)
