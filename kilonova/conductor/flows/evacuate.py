@@ -96,7 +96,7 @@ def evacuate_instance(work: EvacuateWork) -> None:
         instances.add_event_once(conn, work.instance_uuid, work.request_id, work.event(EVENT, host=work.env.host))
     instance = work.instance(fresh=True)
     with engine.silence(), work.db.read() as conn:
-        # The host needs the metadata for the config drive, and the rows of block devices for the disks.
+        # The host writes the user's metadata to the config drive, and creates the disks from the rows of block devices.
         instance.metadata = pairs.get(conn, work.instance_uuid)
         rows = instances.get_bdms(conn, work.instance_uuid)
     work.env.notify.emit(work.ctxt, 'instance.rebuild_scheduled', instance=instance)
@@ -140,7 +140,7 @@ def undo_evacuate_instance(work: EvacuateWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
+        # A host claims the server before it starts the guest. If it has not claimed, its claim would be refused now.
         return moved.dest_compute == host and not work.cancelled
 
     releases.ask_to_undo(

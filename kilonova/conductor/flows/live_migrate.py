@@ -125,7 +125,7 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
-    # The abort of a user is sent to the source only once, in the first of the calls that undo the migration.
+    # If a user aborted the migration, only the first of the calls that undo it tells the source so.
     first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(
         instance=work.instance(fresh=True),
@@ -259,8 +259,8 @@ def mark_migrated(work: LiveWork) -> None:
 def _arrived(work: LiveWork) -> Ending:
     """Return the changes that are written when the migration has ended on the destination.
 
-    The NUMA topology and the PCI requests on the destination are stored in the migration context until then. It is
-    deleted. The system metadata name the accelerators on the destination.
+    The NUMA topology and the PCI requests on the destination are copied from the migration context, which is then
+    deleted. The system metadata get the names of the accelerators on the destination.
     """
     server = work.instance()
     context = server.migration_context
@@ -282,7 +282,7 @@ def _event(work: LiveWork, result: str) -> dict[str, Any]:
     return work.event('conductor_live_migrate_instance', result, work.env.host)
 
 
-# --- a migration that was ended --------------------------------------------------------------------------------------
+# --- failed or cancelled migrations ----------------------------------------------------------------------------------
 def has_gone(work: LiveWork) -> bool:
     """Return whether the guest has left the source.
 
@@ -312,7 +312,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
-        # If the source fails several times, only the destination is asked.
+        # If the source has failed several times, the destination is asked instead, so that the operation can end.
         if work.outputs.tries < releases.UNDO_TRIES:
             raise
         return nothing

@@ -1,8 +1,9 @@
 """Functions, steps and the base class of flows that move a server to another host, or build it again there.
 
-The flows of resizes, evacuations, live migrations and unshelves use them. Confirm, revert and rebuild use those that
-read the operation's arguments and store request specs. ``Choosing`` is the base class of the flows in which the
-scheduler only chooses hosts, and the step ``claim_and_move`` or ``claim`` claims a host in Placement.
+The flows of resizes, evacuations, live migrations and unshelves use them. The flows of confirms, reverts and rebuilds
+use the functions that read the operation's arguments and store request specs. ``Choosing`` is the base class of the
+flows in which the scheduler only chooses hosts, and the step ``claim_and_move`` or ``claim`` claims a host in
+Placement.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, Placem
 from kilonova.pci import request as pci_request
 
 # Maximum number of times that the scheduler chooses hosts for one move.
-# The scheduler chooses again only if another server took the resources first, so that server made progress.
+# The scheduler chooses again only if another server has taken the resources of the chosen host.
 CHOICES = 10
 # Maximum number of tries to write a request spec. A try fails if the request spec was changed since it was read.
 SAVES = 5
@@ -43,7 +44,7 @@ class Rechosen(SelectOutputs, accelerators.AcceleratorOutputs):
 RechosenT = TypeVar('RechosenT', bound=Rechosen)
 
 
-# --- what the operation row and the database have --------------------------------------------------------------------
+# --- reading the operation row and the database ----------------------------------------------------------------------
 def migration(work: Work[Any]) -> objects.Migration:
     """Read the row of the migration that the operation's arguments name, and return it as an object.
 
@@ -107,19 +108,19 @@ def _save(api: engine.Database, seen: dict[str, Any], text: str) -> bool:
 
 
 def had_guest(work: Work[Any]) -> bool:
-    """Return whether the server had a guest before the move, also a paused one, and so must have one after it.
+    """Return whether the server had a guest before the move, running or paused, and so must have one after the move.
 
-    ``compute.host.must_run_after_move`` is stricter: it is about the host that starts the guest.
+    A host uses ``compute.host.must_run_after_move`` instead to decide whether to start the guest.
     """
     instance = work.instance()
     return bool(instance.system_metadata.get('old_vm_state', instance.vm_state) != states.VmState.STOPPED.value)
 
 
 def will_have_guest(work: Work[Any], instance: objects.Instance) -> bool:
-    """Return whether another host will start the guest if the move is undone.
+    """Return whether the source will start the guest again if the move is undone.
 
-    Returns False if the guest was off before the move, or if the server is being deleted. This is the predicate of
-    ``releases.check_no_guest`` for moves, whose source starts the guest again.
+    Returns False if the guest was off before the move, or if the server is being deleted. Moves pass this function to
+    ``releases.check_no_guest``.
     """
     return had_guest(work) and instance.task_state not in states.ENDING
 
@@ -176,8 +177,8 @@ def _write_migration(work: Work[Any], values: dict[str, Any]) -> None:
 def select(work: Work[Any]) -> None:
     """Have the scheduler choose hosts for the server, without a claim of resources.
 
-    The hosts also have the resources that the server's ports guarantee. The new hosts are appended to those that have
-    refused the server.
+    The hosts also have the resources that the server's ports guarantee. The new hosts are stored after the hosts that
+    have already refused the server.
     """
     refused = work.outputs.hosts[: work.attempt - 1]
     spec = work.request_spec()
@@ -232,7 +233,8 @@ class Choosing(Flow[RechosenT]):
         """Undo this attempt and try the next chosen host, or have the scheduler choose hosts again.
 
         The scheduler chooses again if no host is left and Placement refused the last claim because another server has
-        taken the resources since. Other devices may be free on the same host. Returns False if nothing is left to try.
+        taken the resources since. It may choose the same host again, if other devices are free there. Returns False if
+        nothing is left to try.
         """
         if super().next_attempt(work, step, error):
             return True

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 # The transition is stored with the step key, so the database shows whether the host may have deleted the disks.
 POINT = 'rebuild.spawning'
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
-# Seconds between two checks whether Cinder has written the image. Cinder also reports the end, but only once.
+# Seconds between two checks whether Cinder has written the image. The report that Cinder sends may get lost.
 LOOK = 5.0
 
 
@@ -113,7 +113,7 @@ def _make_anew(work: Work[Any]) -> None:
 def _order(work: Work[Any]) -> objects.RebuildOrder:
     instance = work.instance()
     with engine.silence(), work.db.read() as conn:
-        # The host needs the metadata for the config drive.
+        # The host writes the user's metadata to the config drive.
         instance.metadata = metadata.get(conn, work.instance_uuid)
     return objects.RebuildOrder(
         instance=instance,
@@ -143,7 +143,7 @@ def _is_new(work: Work[Any]) -> bool:
         return claims.was_moved(conn, claims.make_key(work.uuid, at, flow.steps[at].key_name, work.attempt), POINT)
 
 
-# --- a root volume ---------------------------------------------------------------------------------------------------
+# --- rebuild of a root volume ----------------------------------------------------------------------------------------
 def stop_guest(work: Work[ReimageOutputs]) -> None:
     """Have the host check that it can rebuild the server, then stop the guest and disconnect the root volume."""
     _tell(work)
@@ -213,10 +213,10 @@ def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
 def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -> None:
     """Request that the volume service writes the image to the volume.
 
-    ``was_asked`` is True if an earlier request got no reply, so that the volume service may have written already. In
-    that case, if this request is refused, the volume shows the result of the earlier one. Its metadata name the image
-    if the image was written, and its status is an error if the write failed. If ``was_asked`` is False, a refusal means
-    that no write has begun.
+    ``was_asked`` is True if an earlier request got no reply, so that the volume service may have written already. If
+    the volume service refuses this request because of the earlier one, the volume shows the result: its metadata name
+    the image if the image was written, and its status is an error status if the write failed. If ``was_asked`` is
+    False, a refusal means that no write has begun.
     """
     work.before_sending()
     try:
@@ -295,7 +295,7 @@ class _Rebuilding(Flow[OutputsT]):
             if rename:
                 operations.insert(conn, rename)
 
-        # The host's event is written if the host was called.
+        # The instance action gets an event of the host only if the host was called.
         events = [work.event(EVENT, 'Error', work.env.host)]
         events += [work.event(ON_HOST, 'Error', at)] if at is not None else []
         Ending(

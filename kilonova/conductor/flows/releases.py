@@ -1,10 +1,9 @@
 """Operations that run at the same time as other operations of a server: pending releases and aggregate updates.
 
 If a host must clean up and is down, an operation row of its own is added, a pending release. The row remains after the
-operation and the server have ended, and is deleted when the host has cleaned up (operations.md, rule 23). Images
-without data, late claims of the scheduler, ports, volumes and accelerators are released in the same way if the service
-that has them does not answer. The flow ``mirror`` updates Placement's aggregates. All these flows are retried until
-they succeed (``forward_only``).
+operation and the server have ended, and is deleted when the host has cleaned up (operations.md, rule 23). Images,
+allocations, ports, volumes and accelerators are released in the same way if the service that has them does not answer.
+The flow ``mirror`` updates Placement's aggregates. All these flows are retried until they succeed (``forward_only``).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ LOG = logging.getLogger(__name__)
 
 # Number of failed undo calls to a host that is up. After that many failures a pending release replaces the call.
 UNDO_TRIES = 3
-# Maximum number of backups of one type that a rotation reads, newest first. Older backups are not deleted by it.
+# Maximum number of backups of one type that a rotation reads, newest first. If there are more, the older ones stay.
 MOST_BACKUPS = 1000
 # Arguments of a release of accelerators: request uuids and their host, or a uuid whose requests are all deleted.
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
@@ -74,7 +73,7 @@ def ask_to_undo(
         host: The host.
         method: Declared method of the host.
         write: Function that writes to the database with the pending release (see ``add_pending_release``).
-        may_run: Predicate of ``check_no_guest``, which is called if the host is down.
+        may_run: Function that ``check_no_guest`` calls if the host is down.
         args: Always empty, because RPC arguments are passed by name.
         kwargs: Arguments of the method.
     """
@@ -110,8 +109,8 @@ def ask_to_undo(
 def check_no_guest(work: Work[Any], host: str, may_run: Callable[[], bool] = lambda: True) -> None:
     """Raise HostNotFenced if the host, which is down, may still run a guest that another host would start.
 
-    ``may_run()`` returns whether the host may have started the guest and another host would start it, too. The host
-    runs no guest if an operator has forced it down.
+    ``may_run()`` returns whether the host may have started the guest and another host would start the guest, too. A
+    host that an operator has forced down runs no guest, so no error is raised.
     """
     if may_run() and not work.env.liveness.is_fenced(work.db, host):
         raise HostNotFenced(host=host) from None
@@ -235,8 +234,8 @@ def release(work: Work[Outputs]) -> None:
     """Release a resource that an operation or a deleted server left behind. The arguments of the row name the resource.
 
     The resource is one of: a consumer in Placement, an image, surplus backups, accelerators, ports, the resources of
-    ports in Placement, volumes, snapshots of volumes, or resources on a host, which is called until it answers. Instead
-    of a release, the row may name a message to the volume service about a snapshot.
+    ports in Placement, volumes, snapshots of volumes, or resources on a host, which is called until it answers. Some
+    rows release nothing: they send the volume service the status of a snapshot.
     """
     next(call for argument, call in RELEASES.items() if argument in work.args)(work)
 
@@ -400,8 +399,8 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
 def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool) -> None:
     """Tell the volume service whether the swap of a migrating volume has succeeded, so that it ends the migration.
 
-    If ``swapped`` is True, the guest uses the volume ``target_id`` now, otherwise it still uses ``volume_id``. The
-    attachment that is not needed any more is already deleted. Repeated calls are safe.
+    If ``swapped`` is True, the guest uses the volume ``target_id`` now, otherwise it still uses ``volume_id``. Call
+    this after the attachment of the unused volume was deleted. Repeated calls are safe.
     """
     client = work.env.volumes
     try:
@@ -417,7 +416,7 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
         )
     held = client.attachments(work.instance_uuid)
     with contextlib.suppress(VolumeNotFound):
-        # Cinder restores the status from before the migration, but the server may have detached the volume since.
+        # Cinder sets the status that the volume had before. If the server has detached it since, make it available.
         if client.volume(None, volume_id).status == 'in-use' and all(one.volume_id != volume_id for one in held):
             client.call_available(volume_id)
     if swapped:
@@ -425,9 +424,10 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
 
 
 def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
-    """Write volume ids to the server's volume rows as the volume service has them.
+    """Replace a volume id in the server's volume rows by the id that the volume service has for the attachment.
 
-    Rows with ``volume_id`` are changed. ``held`` is a dict from attachment id to the volume id of the attachment.
+    Only rows with the id ``volume_id`` are changed. ``held`` is a dict from attachment id to volume id, as the volume
+    service returned them.
     """
     with engine.silence(), work.db.write() as conn:
         for row in volumes.of_servers(conn, [work.instance_uuid]).get(work.instance_uuid, ()):
@@ -510,7 +510,7 @@ def _rotate(work: Work[Outputs]) -> None:
         'status': 'active',
     }
     found = work.env.images.find({**wanted, 'sort_key': 'created_at', 'sort_dir': 'desc'}, MOST_BACKUPS)
-    # The properties are checked here as well, because a service may interpret the query differently.
+    # The properties are checked here again, because an image service may return images that do not have them.
     ours = [record['id'] for record in found if all(record.get(name) == value for name, value in wanted.items())]
     newest_first = sorted(ours, key=lambda image_id: image_id != work.args['image_id'])
     for image_id in newest_first[work.args['rotation'] :]:
@@ -523,8 +523,8 @@ def _rotate(work: Work[Outputs]) -> None:
         work.env.drop_image(image_id)
 
 
-# Functions that release the resources, by the argument of the row that names the resource. The first argument that the
-# row has decides: a row that deletes old backups (``rotation``) has the argument ``image_id``, too.
+# Functions that release a resource. Each key is the argument of the operation row that names the resource.
+# If a row has several of these arguments, the first one in this dict decides which function is called.
 RELEASES: dict[str, Callable[[Work[Outputs]], object]] = {
     'consumer': lambda work: work.env.placement.delete_allocations(work.args['consumer']),
     'rotation': _rotate,
@@ -551,8 +551,7 @@ class Release(Flow[Outputs]):
 def update_aggregate(work: Work[Outputs]) -> None:
     """Add a host's nodes to an aggregate in Placement, or remove them, as the API database says now.
 
-    The API process has tried this when the aggregate was changed, and could not complete it. Changes of the aggregate
-    since then are included.
+    An API process could not do this when it changed the aggregate. Later changes of the aggregate are included.
     """
     with engine.silence():
         aggregates.bring_up_to_date(

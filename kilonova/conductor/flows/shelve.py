@@ -115,7 +115,8 @@ def shelve_offload_instance(work: Work[Outputs]) -> None:
 def drop_allocation(work: Work[Outputs]) -> None:
     """Unbind the ports, detach the volumes, release the accelerators, and delete the server's allocation.
 
-    The server's devices are free in the database already, so no other server can get a device that still has an owner.
+    The step before has freed the server's devices. So when Placement gives the allocated resources to another server,
+    the devices have no owner any more.
     """
     server = work.instance()
     port_moves.off_host(work)

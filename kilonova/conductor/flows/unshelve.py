@@ -132,7 +132,7 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # If the host has not claimed the server, it can't have started the guest, and its late claim is refused by now.
+        # A host claims the server before it starts the guest. If it has not claimed, its claim would be refused now.
         return instance.task_state not in states.ENDING and instance.host == host
 
     def leave(conn: engine.Connection) -> None:
@@ -222,7 +222,7 @@ class Unshelve(Choosing[UnshelveOutputs]):
         Ending(event='unshelve.failed', fault=True, events=events, failed=True).end(work)
 
 
-# --- a server that is still on its host ------------------------------------------------------------------------------
+# --- unshelve of a server that is still on its host ------------------------------------------------------------------
 def start_shelved_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest with the devices that the server has kept."""
     work.call_host(work.instance_row()['host'], Compute.start_shelved_instance, instance=work.instance())
