@@ -119,7 +119,7 @@ def add(
             ):
                 return mappings
         except PlacementConflict:
-            # Another server has taken the resources of this candidate since, so the next one is tried.
+            # Another server has taken the resources of this candidate since, so the next candidate is tried.
             continue
     raise NoRoomForPort(
         host=row['host'],
@@ -169,9 +169,9 @@ def settle(
 
     The port with the id ``but`` is left out, and ``more``, {provider uuid: {resource class: amount}}, is added.
     ``check()`` is called before each write, and raises an error if the operation may not write any more. Repeated calls
-    are safe. Don't call this during a move, because the bindings of the ports may name providers of the other host
-    then. Returns False if the server has no allocation. Raises PlacementConflict if a provider has not enough
-    resources.
+    are safe. Don't call this during a move, because then the bindings of the ports may name resource providers of the
+    other host of the move. Returns False if the server has no allocation. Raises PlacementConflict if a provider has
+    not enough resources.
     """
     wanted: dict[str, dict[str, int]] = {}
     read = [
@@ -202,7 +202,7 @@ def settle(
             )
             return True
         except PlacementConflict as error:
-            # Only a conflict of the consumer generation is retried: Neutron writes the allocation at the same time.
+            # Retry only a conflict of the consumer generation: Neutron has changed the same allocation in the meantime.
             if not left or not is_consumer_conflict(error):
                 raise
     raise AssertionError
@@ -211,7 +211,7 @@ def settle(
 def _replaced(
     allocations: Allocations, classes: Collection[str], wanted: Mapping[str, Mapping[str, int]]
 ) -> Allocations:
-    """Return the allocations with all amounts of the resource classes ``classes`` replaced by ``wanted``."""
+    """Return a copy of the allocations in which ``wanted`` has replaced all amounts of the classes ``classes``."""
     after = {
         provider: {name: amount for name, amount in given['resources'].items() if name not in classes}
         for provider, given in allocations.items()

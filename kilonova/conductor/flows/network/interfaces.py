@@ -106,7 +106,8 @@ class AttachOutputs(Outputs):
 
     Attributes:
         vif: The new interface as the info cache stores it, or None while there is no port.
-        profile: Part of the port's binding that names the claimed device; None if the port is not a device function.
+        profile: Part of the port's binding that names the claimed device; None if the port is not a function of a PCI
+        device.
         mappings: Resource providers of the resources that the port guarantees, as a dict from request group to uuids.
     """
 
@@ -205,7 +206,7 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
-        # The row must be saved before a call to the host, because the host compares the step key with the row.
+        # This step is saved: the next step calls the host, which compares the step key with the operation row.
         Step(
             'allocate_port_resources',
             allocate_port_resources,
@@ -225,7 +226,7 @@ class AttachInterface(_Interfaces[AttachOutputs]):
     )
 
     def came_for(self, work: Work[AttachOutputs]) -> str | None:
-        """Return the id of the port if it is a device function, else None."""
+        """Return the id of the port if it is a function of a PCI device, else None."""
         request = _request(work)
         return request.requester_id if request is not None else None
 

@@ -33,7 +33,7 @@ from kilonova.pci import ports as pci_ports
 LOG = logging.getLogger(__name__)
 # BUSY: seconds until the next try if another operation works on the server.
 # DETACH: name of the state transition that begins a detach.
-# AT_REST: argument (a port id) of an operation that waits until no other operation works on the server.
+# AT_REST: name of an argument of the operation row. If set, wait until no other operation works on the server.
 BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
 
 
@@ -66,7 +66,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # An operation may be bringing the server to a host, and must find all requested ports in the info cache.
+        # If an operation is bringing the server to a host, that operation needs all requested ports in the info cache.
         releases.check_no_running_operation(work)
     if work.args.get('renamed'):
         _name(client, ports, name_in_dns(row['hostname'] or ''))

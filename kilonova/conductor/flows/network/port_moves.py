@@ -53,7 +53,7 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
             return vif.before
-        # The old providers are stored only once. If the step is repeated, the binding may already name the new ones.
+        # Store the old providers only once: when the step is repeated, the binding may already name the new providers.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
 
     _to_host(
@@ -101,7 +101,7 @@ def _to_host(
     """Bind the ports to a host and update the info cache.
 
     ``allocation(vif, port)`` returns the part of the binding that names providers in Placement. ``before(vif)`` returns
-    the new value of ``Vif.before``, the providers before the move.
+    the new value of ``Vif.before``, which holds the providers that the port had before the move.
     """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
@@ -110,7 +110,7 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # A port that needs a device and is bound to this host was bound by the host, in an earlier try of the step.
+            # If a port needs a device and is bound to this host already, the host has bound it in an earlier try.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host
@@ -124,8 +124,8 @@ def _to_host(
 def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
     """Add pending releases of the devices and resources of ports that were deleted before the server moved.
 
-    The scheduler has requested resources for these ports on the new host, too. They are released when no operation
-    works on the server any more.
+    The scheduler has requested resources for these ports on the new host, too. These resources are released when no
+    operation works on the server any more.
     """
     for vif in vifs:
         port_releases.give_back_later(work, vif.id, PortResources.read(vif.id, vif.resource_request))
@@ -172,7 +172,7 @@ def announce(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIReq
 
     The bindings on the source stay active. ``requests`` are the PCI requests of ports for which the destination has
     claimed functions of PCI devices. Repeated calls are safe. Raises HostRejected if a port can't be bound to the
-    destination, or if its interface would be another one in the guest's domain.
+    destination, or if the guest's domain XML would need another vif_type or bridge for it.
     """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}

@@ -38,7 +38,7 @@ from kilonova.objects.vif import ACCELERATED, FUNCTIONS, REQUEST, Vif
 LOG = logging.getLogger(__name__)
 # Name of the security group that each project has. Neutron gives it to ports without requested security groups.
 DEFAULT_GROUP = 'default'
-# Seconds after a request to create a port that got no reply. By then Neutron has created the port or never will.
+# Seconds to wait after a request to create a port got no reply. After that time Neutron no longer creates the port.
 LATE = 120.0
 # Maximum number of tries to write a port or an info cache. A try fails if another process changed it since it was read.
 TRIES = 3
@@ -105,7 +105,7 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
                 port.device_profile if port.vnic_type in ACCELERATED else None
             ) != wish.profile:
                 raise PortChanged(port_id=wish.port_id)
-            # A port that needs a device is bound to no host here. This also removes the host of an earlier attempt.
+            # A port that needs a device is not bound to a host yet. The host of an earlier attempt is removed.
             to = host.host if wish.device is None and wish.profile is None else None
             ports.append(
                 bind(
@@ -130,9 +130,9 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
 
 
 def _on_network(work: Work[Any], wish: requested_ports.RequestedPort) -> requested_ports.RequestedPort:
-    """Return the requested port with the id of its network instead of AUTO.
+    """Return the requested port with a network id. If its ``network_id`` is AUTO, find or create the network.
 
-    For AUTO the network service creates a network of the project if there is none. Repeated requests create only one.
+    The network service creates a network of the project only if there is none, so repeated calls are safe.
     """
     if wish.network_id != requested_ports.AUTO:
         return wish
@@ -226,7 +226,7 @@ def _make(
 def _plain(port: Port) -> Port:
     """Return the created port. Raises PortNeedsBandwidth if the port guarantees resources by a policy of its network.
 
-    The API refuses such networks, so the network has got the policy since.
+    The API has refused such networks, so this network must have got the policy after the API had checked it.
     """
     if port.resource_request:
         raise PortNeedsBandwidth(network_id=port.network_id)

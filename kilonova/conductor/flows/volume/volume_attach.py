@@ -89,8 +89,8 @@ def undo_attach_to_host(work: Work[Outputs]) -> None:
 def plug(work: Work[Outputs]) -> None:
     """Have the host plug the volume into the guest, and end the operation.
 
-    The attachment is completed in Cinder only when the guest has the volume. The volume then gets the status in-use,
-    and a user who waits for this status may send the next request at once.
+    The attachment is completed in Cinder only after the guest has the volume, because the volume then gets the status
+    in-use, and users wait for this status before they send their next request.
     """
     _ask(work, Compute.attach_volume)
     work.env.volumes.complete_attachment(volume_of(work).attachment_id or '')
@@ -129,7 +129,7 @@ class AttachVolume(OneVolume[Outputs]):
     )
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """Delete the volume's row, and end the operation and its instance action with the result Error."""
+        """Delete the volume's row in block_device_mapping, and end the operation with the result Error."""
         end_with(work, self.event, 'Error', work.args['row'])
 
 

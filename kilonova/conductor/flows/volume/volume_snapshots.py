@@ -35,7 +35,7 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# Progress that tells Cinder that the host's part is done, and seconds between two checks of a snapshot's status.
+# Progress value which tells Cinder that the host is done, and seconds between two checks of a snapshot's status.
 DONE, LOOK = '90%', 1.0
 
 

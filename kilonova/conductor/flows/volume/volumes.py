@@ -50,7 +50,7 @@ LOG = logging.getLogger(__name__)
 
 # Maximum number of tries to attach a multiattach volume while Cinder attaches it to other servers (a minute).
 TURNS = 6
-# Seconds after a request to create an attachment that got no reply. By then Cinder has created it or never will.
+# Seconds to wait after a request to create an attachment got no reply. After that time Cinder no longer creates it.
 LATE = 120.0
 # Statuses of a volume that is being created, and statuses of a volume that can be attached.
 _COMING, THERE = frozenset(('creating', 'downloading')), frozenset(('available', 'in-use', 'reserved', 'attaching'))
@@ -83,7 +83,7 @@ def going_with(volumes: Iterable[AttachedVolume]) -> list[str]:
     return [volume.volume_id for volume in volumes if volume.delete_on_termination]
 
 
-# --- to a host -------------------------------------------------------------------------------------------------------
+# --- attaching to a host ---------------------------------------------------------------------------------------------
 def attach_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> None:
     """Attach the requested volumes of a new server to the host of this attempt.
 
@@ -183,7 +183,7 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | N
 
 
 def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> None:
-    # If the operation is being undone, the row is written even though the operation was cancelled.
+    # While the operation is being undone, the row is written even if the operation was cancelled.
     work.decide({}, cancelled=work.failed, write=write)
     work.changed()
 
@@ -191,7 +191,7 @@ def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> Non
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
     """Return the connector, which describes a host to the volume service, and device names for volumes without a name.
 
-    If the host is down, returns the connector that it returned for earlier attachments, and no names. Raises HostDown
+    If the host is down, returns the connector that was stored with earlier attachments, and no names. Raises HostDown
     if there is no such connector.
     """
     try:
@@ -206,7 +206,7 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
 def _attach(
     work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str, *, is_complete: bool
 ) -> None:
-    """Attach a volume to a host by a new attachment, and delete the volume's present attachment."""
+    """Attach a volume to a host by a new attachment, and delete the former one. Complete it if ``is_complete``."""
     made = _make(work, volume, host, connector, device, is_complete=is_complete)
     LOG.info('Attached volume %s to host %s', volume.volume_id, host, instance_uuid=work.instance_uuid)
     _keep(
@@ -257,10 +257,10 @@ def _make(
 
 
 def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """Write these columns of a volume's row.
+    """Write the columns in ``values`` to the row of a volume.
 
-    Raises Unanswered if another operation has changed the row since it was read. If the columns contain a new
-    attachment, this attachment is then in no row, and the next try deletes it.
+    Raises Unanswered if another operation has changed the row since it was read. If ``values`` contain a new
+    attachment, no row has this attachment then, and the next try deletes it in Cinder.
     """
 
     def write(conn: engine.Connection) -> None:
@@ -356,14 +356,14 @@ def _reserve(work: Work[Any], server: objects.Instance, volumes: Iterable[Attach
 
 
 def _name(server: objects.Instance, volume: AttachedVolume) -> str:
-    """Return the device name of a volume of a server without a host, as the server's next host will name the volume."""
+    """Return the device name that a volume of a server without a host will have on the next host."""
     bus = server.system_metadata.get(f'{SYSMETA_PREFIX}hw_disk_bus') or 'virtio'
     own = (not server.is_from_volume) + bool(server.flavor.ephemeral_gb) + bool(server.flavor.swap)
     _, names = disk_names.assign([bus] * own, [(one.bus or bus, one.device) for one in server.volumes])
     return f'/dev/{names[server.volumes.index(volume)]}'
 
 
-# --- with a guest that runs ------------------------------------------------------------------------------------------
+# --- live migration --------------------------------------------------------------------------------------------------
 def announce(work: Work[Any], host: str) -> None:
     """Attach the volumes of a running guest to the destination of its live migration as well.
 
@@ -469,7 +469,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
     server = work.instance(fresh=True)
     _delete_unknown_attachments(work, server.volumes)
     connector, _names = _connector(work, server, server.host)
-    # The connections of earlier hosts are not valid for the copy.
+    # The stored connections are those of the first volume, so they are not used for the copy.
     known = replace(volume, known_at={})
     made = _make(work, replace(known, volume_id=copy_id), server.host, connector, volume.device, is_complete=False)
     return {
@@ -479,7 +479,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
 
 
 def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
-    """Have the volume service finish a swap, after the guest uses the copy and the server's row names its attachment.
+    """Have the volume service finish a swap. Call this after the copy's attachment was written to the volume's row.
 
     Repeated calls are safe.
     """
@@ -518,7 +518,7 @@ def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -
     )
 
 
-# --- back ------------------------------------------------------------------------------------------------------------
+# --- deleting attachments --------------------------------------------------------------------------------------------
 def drop(work: Work[Any], delete: Sequence[str]) -> None:
     """Delete all attachments of the server, and the volumes in ``delete``.
 
