@@ -42,7 +42,7 @@ def _of(world, route):
 
 @pytest.mark.parametrize('route', WITH_BODY, ids=table.key)
 def test_a_body_is_looked_at_before_the_server_and_the_policy(world, route):
-    """Finding 5: 400 came after 404 and 403 here. Whoever asks, and about whatever, hears what is wrong in the body."""
+    """An invalid body is answered with 400 before the server is looked up and before the policy is checked."""
     path, body, version = _of(world, route)
     bad = {'nosuch': []} if body is not None else 1
     for role in ('admin', 'nothing', 'stranger'):
@@ -57,7 +57,7 @@ def test_a_body_is_looked_at_before_the_server_and_the_policy(world, route):
 
 @pytest.mark.parametrize('route', [route for route in LIVE if route.action], ids=table.key)
 def test_the_body_of_an_action_is_looked_at_first(world, route):
-    """Finding 5."""
+    """An action with an invalid body is answered with 400 before the policy is checked."""
     path, body, version = _of(world, route)
     bad = {route.action: body[route.action], 'nosuch': 1}
     for role in ('admin', 'nothing', 'stranger'):
@@ -71,7 +71,7 @@ def test_the_body_of_an_action_is_looked_at_first(world, route):
 
 @pytest.mark.parametrize('route', STRICT, ids=table.key)
 def test_a_query_is_looked_at_before_the_server_and_the_policy(world, route):
-    """Finding 5."""
+    """An unknown query parameter is answered with 400 before server and policy are looked at."""
     path, body, version = _of(world, route)
     for role in ('admin', 'nothing', 'stranger'):
         status, message = ask(world, route.method, f'{path}?bogus=1', body, role=role, version=version)
@@ -79,7 +79,7 @@ def test_a_query_is_looked_at_before_the_server_and_the_policy(world, route):
 
 
 def test_a_server_is_looked_for_before_the_policy(world):
-    """Finding 5: nobody learns of other projects' servers, whatever they may do."""
+    """A server of another project is answered with 404, even if the caller may not run the action on any server."""
     for path, body in (
         ('/servers/{other_server}/action', {'migrate': {'host': None}}),
         ('/servers/{unknown}/action', {'migrate': {'host': None}}),
@@ -101,14 +101,14 @@ def test_a_server_is_looked_for_before_the_policy(world):
     ],
 )
 def test_answers_without_a_body_name_a_type(world, method, path, body, status):
-    """Finding 5: those with 204 named none."""
+    """An answer without a body has the header Content-Type, also with status 204."""
     response = world.request(method, path, body)
     assert (response.status_int, response.headers['Content-Type'], response.body) == (status, 'application/json', b'')
     assert response.headers.get('Content-Length') == (None if status == 204 else '0')
 
 
 def test_documents_about_versions_have_the_newer_request_id_only(world):
-    """Finding 5."""
+    """Version documents have only the header x-openstack-request-id; other answers have x-compute-request-id, too."""
     for path, status in (('/', 200), ('/v2.1/', 200), ('/v2.1', 200), ('/v2/', 200), ('/v9/servers', 300)):
         response = world.request('GET', path, mount='', version=None)
         assert response.status_int == status
@@ -123,7 +123,7 @@ def test_documents_about_versions_have_the_newer_request_id_only(world):
 
 
 def test_types_of_bodies_are_compared_letter_by_letter(world):
-    """Finding 5."""
+    """A Content-Type that differs from the accepted one in upper or lower case is answered with 415."""
     for kind, status in (
         ('APPLICATION/JSON', 415),
         ('Application/Json', 415),
@@ -160,12 +160,12 @@ def test_types_of_bodies_are_compared_letter_by_letter(world):
     ],
 )
 def test_slashes_and_suffixes_of_paths(world, path, status):
-    """Finding 5: a path with a slash at its end is none, an id with ``.json`` at its end is an id."""
+    """A path that ends with a slash is answered with 404; `.json` at the end of a path belongs to the id."""
     assert world.request('GET', path).status_int == status
 
 
 def test_an_id_may_end_like_a_format(world):
-    """Finding 5."""
+    """A flavor id and a tag may end with `.json`."""
     world.flavor(id='big.json', name='big')
     assert world.ok('GET', '/flavors/big.json')['flavor']['name'] == 'big'
     assert world.request('PUT', '/servers/{server}/tags/a.json').status_int == 201
@@ -511,13 +511,13 @@ ANSWERS = [
     ('method', 'path', 'body', 'role', 'version', 'status', 'text'), ANSWERS, ids=lambda value: str(value)[:60]
 )
 def test_an_answer(world, method, path, body, role, version, status, text):
-    """Finding 5, one row each."""
+    """Each request of ANSWERS gets the status and the fault text that Nova gives."""
     got, message = ask(world, method, path, body, role=role, version=version)
     assert (got, message) == (status, world.fill(text) if text is not None and status >= 400 else message)
 
 
 def test_an_empty_zone_is_every_zone(world):
-    """Finding 5: GET /os-hosts?zone= listed nothing."""
+    """`GET /os-hosts?zone=` with an empty zone lists the hosts of all zones."""
 
     def names(query):
         return {(row['host_name'], row['service']) for row in world.ok('GET', f'/os-hosts{query}', version=42)['hosts']}
@@ -528,7 +528,7 @@ def test_an_empty_zone_is_every_zone(world):
 
 @pytest.mark.parametrize('version', [1, 39, 40, 104])
 def test_usage_of_nobody_has_its_key(world, version):
-    """Finding 5."""
+    """The usage of a project without servers is `{'tenant_usage': {}}`; in the list it is an empty `tenant_usages`."""
     for project in ('nosuch', world.names['unknown']):
         assert world.ok('GET', f'/os-simple-tenant-usage/{project}', version=version) == {'tenant_usage': {}}
         assert world.ok(
@@ -540,7 +540,7 @@ def test_usage_of_nobody_has_its_key(world, version):
 
 
 def test_security_groups_have_no_limits_here(world):
-    """Finding 5: those are the network service's."""
+    """Limits and quotas of security groups are -1 and their usage is 0, as Neutron manages security groups."""
     limits = world.ok('GET', '/limits', version=35)['limits']['absolute']
     assert (limits['maxSecurityGroups'], limits['maxSecurityGroupRules']) == (-1, -1)
     for path in ('/os-quota-sets/{project}', '/os-quota-sets/{project}/defaults', '/os-quota-class-sets/default'):
@@ -551,7 +551,7 @@ def test_security_groups_have_no_limits_here(world):
 
 
 def test_every_extension_that_there_was_is_listed(world):
-    """Finding 5: the list is the same in every cloud."""
+    """`GET /extensions` lists every extension of Nova, even without routes, and each can be shown."""
     listed = world.ok('GET', '/extensions', role='nothing')['extensions']
     assert {'NMN', 'OS-DCF', 'os-volumes', 'os-networks', 'os-shelve', 'os-keypairs', 'os-virtual-interfaces'} <= {
         entry['alias'] for entry in listed
@@ -575,7 +575,7 @@ BROKEN = [b'{', b'x', b"{'os-stop': None}", b'\xff', b'{"os-stop": NaN}']
     ],
 )
 def test_bodies_that_are_not_json(world, method, path, raw):
-    """Finding 5."""
+    """A body that is not JSON is answered with 400 `Malformed request body` before the policy is checked."""
     assert ask(world, method, path, raw=raw, role='nothing') == (400, 'Malformed request body')
 
 
@@ -585,21 +585,21 @@ def _create(world, role='member', **values):
 
 
 def test_security_groups_that_are_not_there_are_refused(world):
-    """Finding 3.6: an unknown one was accepted and had no effect."""
+    """A create with an unknown security group is refused with 400 and the name of the group."""
     assert _create(world, security_groups=[{'name': 'default'}]) == (202, None)
     for groups in ([{'name': 'web'}], [{'name': 'default'}, {'name': 'web'}]):
         assert _create(world, security_groups=groups) == (400, "Unable to find security_group with name or id 'web'")
 
 
 def test_certificates_are_refused_while_nothing_is_verified(world):
-    """Finding 3.6: they were kept and nothing was verified."""
+    """A create with `trusted_image_certificates` is refused with 400, as Kilonova does not verify certificates."""
     status, text = _create(world, trusted_image_certificates=['c1'])
     assert (status, 'trusted_image_certificates' in text) == (400, True)
     assert _create(world, trusted_image_certificates=None) == (202, None)
 
 
 def test_an_image_that_forbids_auto(world):
-    """Finding 3.6: diskConfig AUTO on an image whose auto_disk_config is Disabled was accepted."""
+    """A create with diskConfig AUTO is refused if the image says that auto_disk_config is Disabled."""
     refused = (400, world.fill('Requested image {image} has automatic disk resize disabled.'))
     auto, manual = {'OS-DCF:diskConfig': 'AUTO'}, {'OS-DCF:diskConfig': 'MANUAL'}
     for name, word in (
@@ -653,7 +653,7 @@ def test_a_resize_changes_the_disk_config(world):
 
 
 def test_an_image_is_missed_before_the_flavor(world):
-    """Finding 5."""
+    """A create without an image is answered with `Missing imageRef attribute`, even if its flavor does not exist."""
     for values in ({'imageRef': ''}, {'imageRef': '', 'flavorRef': 'nosuch'}):
         assert _create(world, **values) == (400, 'Missing imageRef attribute')
     body = {name: value for name, value in _SERVER.items() if name != 'imageRef'}
@@ -665,7 +665,7 @@ def test_an_image_is_missed_before_the_flavor(world):
 
 
 def test_events_that_nothing_can_be_done_with(world):
-    """Finding 3.6: they were answered with 200 and logged."""
+    """An external event that cannot be handled is answered with 207 and its own code 400, 404 or 422."""
 
     def told(version, **event):
         response = world.request('POST', '/os-server-external-events', {'events': [event]}, version=version)
@@ -735,7 +735,7 @@ REASON = (
 
 @pytest.mark.parametrize('version', [1, 50, 51, 84, 104])
 def test_owners_learn_why_a_move_was_refused(world, version):
-    """Finding 7.7: the message was 'Error', and only administrators saw more."""
+    """The owner of a server sees why a resize was refused, without the names and addresses of hosts."""
     path = _fail(world, REASON)
     told = (
         'Error: No valid host was found. Hosts said: <host> (<host>) can not be reached from <host> at [<host>]; '
@@ -752,7 +752,7 @@ def test_owners_learn_why_a_move_was_refused(world, version):
 
 
 def test_a_reason_is_one_line_that_fits(world):
-    """Finding 7.7."""
+    """A long reason of a failed action is shown to its owner as one line of 255 characters that ends with `…`."""
     path = _fail(world, 'x ' * 400)
     shown = world.ok('GET', path, role='member')['instanceAction']['message']
     assert len(shown) == 255 and shown.startswith('Error: x x') and shown.endswith('…')
@@ -837,7 +837,8 @@ def _seen(world, query, role, version):
 
 @pytest.mark.parametrize(('name', 'value', 'since'), FILTERS, ids=[row[0] for row in FILTERS])
 def test_members_filter_by_what_they_may(world, name, value, since):
-    """Finding 5: passed over before their version and where they are administrators' alone."""
+    """A member's filter takes effect from its version on; before it, or if only administrators may use it, it is
+    ignored."""
     everything = _seen(world, '', 'member', 1)
     assert len(everything) == 3
     for version in sorted({1, since - 1, since, 74, 104} - {0, NEVER}):
@@ -849,14 +850,17 @@ def test_members_filter_by_what_they_may(world, name, value, since):
 
 @pytest.mark.parametrize('name', JOINED)
 def test_names_of_tables_are_no_filters(world, name):
-    """Finding 5: members' are passed over in all versions, those who may use all filters hear that it is none."""
+    """A filter that is named like a joined table is ignored for members and refused with 400 for administrators."""
     for version in (1, 74, 75, 104):
         assert _seen(world, f'{name}=x', 'member', version) == _seen(world, '', 'member', 1)
         assert ask(world, 'GET', f'/servers?{name}=x', version=version) == (400, f'Invalid filter field: {name}.')
 
 
 def test_other_projects_are_asked_for_with_a_right(world):
-    """Finding 5."""
+    """Members may not list servers of other projects or deleted servers.
+
+    An unknown filter is refused with 400 unless its name begins with `_`; administrators may filter by project.
+    """
     for value in ('', '1', 'true'):
         assert ask(world, 'GET', f'/servers?all_tenants={value}', role='member') == (
             403,
@@ -959,12 +963,12 @@ TEXTS = [
     ('method', 'path', 'body', 'version', 'status', 'text'), TEXTS, ids=[row[-1][:50] for row in TEXTS]
 )
 def test_a_text(world, method, path, body, version, status, text):
-    """Finding 5."""
+    """Each request of TEXTS gets exactly Nova's status and fault text."""
     assert ask(world, method, path, body, version=version) == (status, world.fill(text))
 
 
 def test_texts_of_lists_and_versions(world):
-    """Finding 5."""
+    """Fault texts that contain a list of choices, a whole body or an API version are those of Nova."""
     status, text = ask(world, 'GET', '/servers?sort_key=foo')
     assert status == 400
     assert text.startswith("Invalid input for query parameters sort_key. Value: foo. 'foo' is not one of [")

@@ -118,7 +118,7 @@ def fall_due(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize('name', BUSY)
 def test_a_server_is_evacuated_at_once_whatever_hangs(ground: Cloud, name: str) -> None:
-    """Found 1.7."""
+    """A server whose host is forced down is evacuated at once, even if a call of its current operation hangs."""
     server, host = hang(ground, name)
     die(ground, host)
     evacuate(ground, server)
@@ -127,7 +127,7 @@ def test_a_server_is_evacuated_at_once_whatever_hangs(ground: Cloud, name: str) 
 
 @pytest.mark.parametrize('name', FEW)
 def test_an_evacuation_is_accepted_beside_a_call_that_has_not_ended(ground: Cloud, name: str) -> None:
-    """Found 1.7: it begins when the call has."""
+    """An evacuation is accepted while a call to the dead host has not ended, and starts when that call has ended."""
     answered = threading.Event()
     server, host = hang(ground, name, answered)
     die(ground, host)
@@ -213,7 +213,7 @@ def test_a_guest_that_has_left_the_dead_host_is_not_built_anew(ground: Cloud) ->
 
 @pytest.mark.parametrize('name', FEW)
 def test_what_waits_for_a_host_ends_as_soon_as_it_is_forced_down(ground: Cloud, name: str) -> None:
-    """Found 1.7: its next try is 600 s away."""
+    """An operation that waits for a silent host ends when the host is forced down, not at its next try in 600 s."""
     server, host = hang(ground, name)
     die(ground, host)
     ground.settle(kinds_left=RELEASE)
@@ -225,7 +225,11 @@ def test_what_waits_for_a_host_ends_as_soon_as_it_is_forced_down(ground: Cloud, 
 
 
 def test_what_is_parked_for_a_silent_host_goes_on_when_that_is_forced_down(ground: Cloud) -> None:
-    """Found 1.7: one call at a time finds out whether a silent host is back, and others wait for its end."""
+    """An operation that is parked because its host is silent continues when the host is forced down.
+
+    The conductor sends one call at a time to a silent host; other operations of that host wait for the end of this
+    call.
+    """
     answered = threading.Event()
     others = {host: ground.boot(ground.flavor(), host=host) for host in ground.gpus}
     _, host = hang(ground, 'stop', answered)

@@ -90,7 +90,10 @@ def picture(cloud: Cloud, server: str) -> tuple[Any, ...]:
 
 
 def test_a_late_order_of_a_move_frees_no_device_of_the_running_guest(make_cloud):
-    """Finding 1.1: prep_resize comes again when the move is over and the host's memory of keys is gone."""
+    """A `prep_resize` that arrives after the end of its move raises KeyGone and frees no device of the running guest.
+
+    The host has forgotten the keys of its finished calls, so only the operation's row tells that the move is over.
+    """
     cloud = make_cloud(GPUS)
     server = cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1')
     kept = keep_orders(cloud, 'prep_resize')
@@ -171,8 +174,11 @@ def test_a_late_order_takes_nothing_from_a_later_step(make_cloud):
 
 
 def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud):
-    """Finding 1.1: A has a move parked behind a slow call, stands still for longer than its lease, B does the move; A
-    goes on. Its lease is not renewed, its parked work is dropped."""
+    """A conductor whose lease expired drops its parked operations and sends none of their messages.
+
+    Conductor A parks a move behind a slow call and freezes for longer than its lease. Conductor B completes the move.
+    Then A continues: it does not renew the lease and does not send the move again.
+    """
     cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1, conductor__lease_time=30, conductor__sweep_interval=15)
     small, large = cloud.flavor(gpus=1), cloud.flavor(gpus=1, vcpus=2)
     slow, moved = (cloud.boot(small, availability_zone='nova:gpu1') for _ in range(2))
@@ -214,7 +220,11 @@ def test_what_a_conductor_parked_before_it_stood_still_is_never_sent(make_cloud)
 
 @pytest.mark.parametrize('kind', ['boot', 'resize'])
 def test_a_stale_owner_undoes_no_attempt_of_the_new_owner(make_cloud, kind):
-    """Finding 1.2: that an attempt is being undone is written first; before each further undo the row is compared."""
+    """A conductor that lost its lease during an undo does not undo the attempt of the new owner.
+
+    The row records that an attempt is being undone before the first undo, and is compared again before each further
+    undo.
+    """
     cloud = make_cloud(
         {**GPUS, 'gpu3': ['0000:85:00.0', '0000:86:00.0']}, conductor__lease_time=30, conductor__sweep_interval=15
     )
@@ -260,8 +270,10 @@ def test_a_stale_owner_undoes_no_attempt_of_the_new_owner(make_cloud, kind):
 
 
 def test_a_build_that_its_host_undid_goes_to_the_next_host(make_cloud, monkeypatch):
-    """Finding 1.5: it failed and was undone, the host restarted before it answered, and is asked again under the same
-    key: it doesn't count as done, the host refuses, and says why."""
+    """A host that undid a build refuses the same key after its restart, and the next host gets the server.
+
+    The build failed and was undone, and the host restarted before its answer was sent.
+    """
     cloud = make_cloud(GPUS)
     spawn, failed, lost = LibvirtGuests.spawn, [], []
 
@@ -292,7 +304,7 @@ def test_a_build_that_its_host_undid_goes_to_the_next_host(make_cloud, monkeypat
 
 
 def test_the_only_hosts_own_reason_is_told_when_it_is_asked_again(make_cloud, monkeypatch):
-    """Finding 1.5, where there is no other host: the fault says what the first answer would have said."""
+    """The server's fault names the reason of the first failure if its only host is asked again after a restart."""
     cloud = make_cloud({'gpu1': GPUS['gpu1']})
     lost = []
 
@@ -319,8 +331,11 @@ def test_the_only_hosts_own_reason_is_told_when_it_is_asked_again(make_cloud, mo
 
 
 def test_a_host_that_cannot_undo_does_not_keep_the_server_from_the_next(make_cloud, monkeypatch):
-    """Finding 1.10: the hypervisor of a host is away, the build fails and so does its undo: what is to be given back
-    there becomes a pending release, the next host gets the server at once."""
+    """A build goes to the next host at once if the first host's hypervisor is away, so that build and undo both fail
+    there.
+
+    The undo of the first host becomes a pending release, which ends when the hypervisor is back.
+    """
     cloud = make_cloud(GPUS)
     away, real = [], {name: getattr(LibvirtGuests, name) for name in ('spawn', 'destroy')}
 

@@ -329,7 +329,8 @@ def test_an_evacuation_waits_for_a_host_that_may_run_the_guest(ground, down):
     ],
 )
 def test_a_host_that_comes_back_forced_down_begins_no_step(ground, name, method):
-    """Found 1.17: the order waited in its queue, and its conductor goes on without it."""
+    """A host that restarts while it is forced down refuses steps from its queue, as the operation may be elsewhere by
+    then."""
     case, answers, lost = CASES[name], [], []
 
     def on_message(kind, topic, host, called, args, deliver):

@@ -43,7 +43,7 @@ def service(cloud, host, down):
 
 
 def test_a_delete_reaches_an_operation_that_waits_for_a_slot(make_cloud):
-    """Finding 1.7: it doesn't wait behind somebody else's long call."""
+    """A delete ends an operation that waits for a slot of its host, even if the call in that slot goes on."""
     cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
     flavor = cloud.flavor()
     hold, at_it = held_up(cloud)
@@ -90,7 +90,7 @@ def test_a_delete_reaches_what_another_conductor_has_parked(make_cloud):
 
 
 def test_a_sweep_sees_what_is_behind_its_own_rows(make_cloud, monkeypatch):
-    """Finding 1.8: more rows of our own than a batch hide nothing younger."""
+    """A sweep finds a younger row even if the conductor itself holds more rows than one batch of the sweep has."""
     monkeypatch.setattr('kilonova.conductor.sweep.SWEEP_BATCH', 3)
     cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
     flavor = cloud.flavor()
@@ -134,8 +134,8 @@ def endless_snapshot(cloud, monkeypatch):
 
 @pytest.mark.parametrize('lost', ['cast', 'cancel'])
 def test_a_cancel_that_was_lost_is_sent_again(make_cloud, monkeypatch, lost):
-    """Finding 1.9: the cast of a delete, or the host's cancel, is lost while a snapshot is copied: the sweep tells the
-    host to stop."""
+    """A delete during a snapshot ends although its cast, or the host's `cancel`, was lost: the sweep sends `cancel`
+    again."""
     cloud, losing = make_cloud(GPUS), []
     server, over, stopped = endless_snapshot(cloud, monkeypatch)
 
@@ -171,8 +171,11 @@ def test_a_reset_stops_what_a_host_is_at(make_cloud, monkeypatch):
 
 
 def test_a_boot_beside_a_dead_host(make_cloud, monkeypatch):
-    """Finding 1.3: sixteen releases for a host that is down, eight slots. It is looked at before it is sent anything,
-    and urgent work has a limit a host, too: the boot elsewhere doesn't notice."""
+    """A boot on a living host ends while sixteen deletes wait for a dead host and the conductor has eight slots.
+
+    The conductor checks whether a host is up before it sends a message, and limits the calls to one host for deletes,
+    too.
+    """
     monkeypatch.setattr('kilonova.conductor.work.LONGEST_PAUSE', 0.2)
     cloud = make_cloud(
         {'gpu1': ['0000:08:00.0'], 'gpu2': ['0000:85:00.0']}, conductor__flow_slots=8, conductor__flow_slots_per_host=2
@@ -247,7 +250,7 @@ def test_urgent_work_finds_a_worker_however_many_calls_are_slow(make_cloud):
 
 
 def test_what_is_unparked_and_ends_without_its_slot_passes_it_on(make_cloud):
-    """Finding 1.11: the first that gets the slot has lost its row meanwhile; the rest don't stay parked."""
+    """If a parked operation gets a slot but lost its row to another owner, the next parked operation gets the slot."""
     cloud = make_cloud(GPUS, conductor__flow_slots_per_host=1)
     flavor = cloud.flavor()
     hold, at_it = held_up(cloud)

@@ -40,7 +40,7 @@ def look(cloud: Any, between: Any = lambda: None, **how: Any) -> tuple[audit.Aud
 
 # -- whom it asks -----------------------------------------------------------------------------------------------------
 def test_hosts_are_asked_at_the_same_time(cloud: Any) -> None:
-    """Finding 7.1: each waits for the others; asked one after the other, the first would wait in vain."""
+    """The audit asks all hosts at the same time: each host's answer waits until the others were asked."""
     met, alone = threading.Barrier(len(cloud.gpus)), []
 
     def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
@@ -57,7 +57,7 @@ def test_hosts_are_asked_at_the_same_time(cloud: Any) -> None:
 
 
 def test_hosts_that_are_known_to_be_down_are_not_asked(cloud: Any) -> None:
-    """Finding 7.1: each of them costs the whole time-out of a call."""
+    """The audit does not ask a host whose service is down, which would cost the time-out of a call, and reports it."""
     asked = []
 
     def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
@@ -125,7 +125,8 @@ def off(cloud: Any) -> str:
 
 
 def test_a_server_that_is_the_same_in_both_looks_and_was_changed_between_them(cloud: Any, off: str) -> None:
-    """Finding 7.10: it was stopped and started, say, twice: each look met its guest off, and nothing is wrong."""
+    """The audit reports no disagreement for a server that was changed between its looks, though each look saw the guest
+    off."""
     report, pauses = look(cloud, between=lambda: touch(cloud, off))
     assert (report.disagreements, report.exit_code) == ([], 0)
     assert pauses == audit.LOOKS - 1
@@ -164,8 +165,8 @@ def hanging(cloud: Any) -> Any:
 
 
 def test_each_host_has_a_bound_of_its_own(cloud: Any, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found 1.21: hosts that hang are a line each, and another host is asked in their place; there is no second wait
-    for them in the next look."""
+    """A host that hangs is one line of the audit; it is not asked in the next look, and other hosts are asked
+    meanwhile."""
     server = cloud.boot(cloud.flavor(vcpus=1, ram=512))
     with cloud.cell.write() as connection:
         connection.execute(SERVERS.update().where(SERVERS.c.uuid == server).values(vcpus=9))
@@ -183,7 +184,7 @@ def test_each_host_has_a_bound_of_its_own(cloud: Any, hanging: Any, monkeypatch:
 
 
 def test_all_hosts_together_have_a_bound(cloud: Any, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found 1.21: whoever is not asked by then is a line, too."""
+    """The audit ends within its limit for all hosts and names each host that it had no time to ask."""
     _, asked = hanging
     monkeypatch.setattr(audit, 'AT_ONCE', 1)
     monkeypatch.setattr(audit, 'PATIENCE_WITH_ALL', 0.3)

@@ -1,6 +1,6 @@
-"""The audit names what is left of hosts in one store and is missing in another, each in a line that says what to do.
+"""The audit reports records of a host that exist in one store and are missing in another, with what to do.
 
-Found 1.10: it was silent about all of these.
+The stores are the cell database, the API database and Placement.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Findings 3.3 and 3.6: what flavors and images ask of the board, from the request to the guest, and on a resize."""
+"""Machine properties that flavors and images ask for, from the API request to the domain, and after a resize.
+
+Such properties are the video model, firmware, sound, IOMMU, USB, CPU models and the guest's own kernel.
+"""
 
 from __future__ import annotations
 

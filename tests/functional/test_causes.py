@@ -1,4 +1,4 @@
-"""Whose fault it is that a server can't be built or moved: "found 1.5" and its siblings, through the front door."""
+"""Tests through the API of builds and moves that fail: is the request at fault, or the host?"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def texts(cloud: Cloud, server: str) -> str:
 
 
 def test_shares_that_no_host_of_the_cloud_takes(version_2: Cloud, made: list[str]) -> None:
-    """ "found 1.5": each host says so before it makes disks, and the fault names the spec."""
+    """A build whose `quota:cpu_shares` no host accepts fails before disks are made; the fault names the extra spec."""
     server = version_2.boot(version_2.flavor(**SHARES))
     shown = version_2.show(server)
     assert (shown['status'], made) == ('ERROR', []), version_2.story(server)
@@ -92,7 +92,8 @@ def test_shares_that_no_host_of_the_cloud_takes(version_2: Cloud, made: list[str
 def test_a_bus_that_no_host_has_is_refused_once(
     make_cloud: Callable[..., Cloud], made: list[str], properties: dict[str, str], said: str
 ) -> None:
-    """Like "found 1.5": one host is asked, which makes no disk and counts no failed build."""
+    """An image with a disk bus that no host supports is tried on one host, which makes no disk and counts no failed
+    build."""
     cloud = make_cloud(HOSTS)
     cloud.images.offered[IMAGE_ID] = properties
     server = cloud.boot(cloud.flavor())
@@ -130,7 +131,7 @@ def moves(cloud: Cloud, server: str, how: str) -> None:
     [('live', 'ACTIVE'), ('cold', 'ACTIVE'), ('unshelve', 'SHELVED_OFFLOADED'), ('evacuate', 'ERROR')],
 )
 def test_moves_to_hosts_that_do_not_take_the_shares(version_2: Cloud, made: list[str], how: str, status: str) -> None:
-    """ "found 1.5": every destination looks before the guest stops; the server is as it was."""
+    """A move to hosts that do not accept the CPU shares is refused before the guest stops."""
     put(version_2, 'gpu1', 1)
     server = version_2.boot(version_2.flavor(**SHARES))
     assert version_2.host_of(server) == 'gpu1', version_2.story(server)
@@ -147,7 +148,8 @@ def test_moves_to_hosts_that_do_not_take_the_shares(version_2: Cloud, made: list
 
 
 def test_a_resize_to_shares_that_no_host_takes(version_2: Cloud) -> None:
-    """ "found 1.5": the guest runs on; the next host is asked, as it may have the other version."""
+    """A resize to CPU shares that no host accepts is tried on each host, as control groups may differ; the guest runs
+    on."""
     server = version_2.boot(version_2.flavor())
     before = version_2.xml(server)
     version_2.messages.clear()
@@ -158,7 +160,7 @@ def test_a_resize_to_shares_that_no_host_takes(version_2: Cloud) -> None:
 
 
 def test_a_rebuild_on_a_host_that_does_not_take_the_shares(version_2: Cloud, made: list[str]) -> None:
-    """ "found 1.5": the disks stay."""
+    """A rebuild on a host that does not accept the CPU shares is refused before the disks are replaced."""
     put(version_2, 'gpu1', 1)
     server = version_2.boot(version_2.flavor(**SHARES))
     put(version_2, 'gpu1', 2)

@@ -1,5 +1,7 @@
-"""Failures by chance at the calls of driver, libvirt, disks, ports, volumes and devices: each ends as the host's, the
-request's or a device's. "found 1.5"."""
+"""Random failures of calls to the driver, libvirt, disks, ports, volumes and devices.
+
+Each failure must end as the fault of the host, of the request or of a device, which decides how many hosts are tried.
+"""
 
 from __future__ import annotations
 

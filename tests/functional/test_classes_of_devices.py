@@ -1,5 +1,7 @@
-"""A flavor that names a device's resource class itself. Finding 3.8: it held a device in Placement of which neither a
-row nor a guest nor a quota knew."""
+"""A flavor that names a device's resource class itself is refused, as only a PCI alias claims a device.
+
+Placement would hold a device that neither the server's rows, nor the guest, nor the quota count.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def offered(cloud: Cloud) -> tuple[int, int]:
 def test_a_compute_starts_with_each_combination_of_sets_and_ratios(
     make_cloud: Callable[..., Cloud], first: str
 ) -> None:
-    """Found 1.1: on new rows, on rows that were written under other sets, and on rows whose ratios are NULL."""
+    """A compute starts with each combination of CPU sets and allocation ratios: with a new node row, with the row of
+    other sets, and with a row whose ratios are NULL."""
     cloud = make_cloud(ONE, disk_allocation_ratio=None, **SETS[first])
     assert (offered(cloud), ratios(cloud)) == (OFFERED[first], [4.0, 1.0, 1.0])
     for then, given, is_null in itertools.product(SETS, ({}, RATIOS, INITIAL), (False, True)):
@@ -60,7 +61,8 @@ def test_a_compute_starts_with_each_combination_of_sets_and_ratios(
 def test_servers_with_cpus_of_their_own_boot_where_all_are_dedicated(
     make_cloud: Callable[..., Cloud], name: str
 ) -> None:
-    """Found 1.1: and one without such CPUs is refused where there are no shared ones."""
+    """A server with dedicated CPUs boots on a host without shared CPUs; a server without dedicated CPUs is refused
+    there."""
     cloud = make_cloud(ONE, **SETS[name])
     own = cloud.boot(cloud.flavor(gpus=1, vcpus=2, **{'hw:cpu_policy': 'dedicated'}))
     assert cloud.status(own) == 'ACTIVE', cloud.story(own)

@@ -1,4 +1,4 @@
-"""Devices that leave their host while servers hold them: no server starts or goes back without them (finding 3.9).
+"""No server starts on a host, or reverts to it, if a device that it holds was removed from that host.
 
 libvirt's test driver can't unplug a device, so its answers about the machine's devices leave it out.
 """

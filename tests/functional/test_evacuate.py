@@ -208,7 +208,7 @@ def test_a_host_that_is_disabled_takes_what_is_forced_on_it(small):
     [('2.13', {'onSharedStorage': False}), ('2.28', {}), ('2.29', {'force': True}), ('2.67', {'force': True})],
 )
 def test_each_way_to_force_reaches_a_disabled_host(small, gpus, version, body):
-    """Found 1.19: it does, at each version that can force."""
+    """A forced evacuation reaches a disabled host, at each API version that can force."""
     server, source = lost(small, gpus=gpus)
     disabled = next(host for host in GPUS if host != source)
     (service,) = small.ok('GET', f'/os-services?host={disabled}&binary=nova-compute')['services']

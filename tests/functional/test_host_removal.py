@@ -84,7 +84,7 @@ REQUESTS = 6
 @pytest.mark.parametrize('when', ['before', 'after'])
 @pytest.mark.parametrize('lost', range(REQUESTS))
 def test_a_request_to_placement_is_lost(burnt: Cloud, lost: int, when: str) -> None:
-    """Found 1.10, each request in turn, or its answer: a conductor goes on."""
+    """If a request to Placement or its answer is lost while a service is deleted, a conductor completes the removal."""
     asked: list[str] = []
 
     def lose(method: str, path: str) -> None:
@@ -106,7 +106,7 @@ def test_a_request_to_placement_is_lost(burnt: Cloud, lost: int, when: str) -> N
 
 
 def test_the_api_database_goes_away_behind_the_first_write(burnt: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found 1.10: accepted is accepted."""
+    """The delete of a service is accepted and completed later if the API database fails after the first write."""
     real = removal.forget
     silence = burnt.silenced('api')
 
@@ -195,7 +195,8 @@ def hold(cloud: Cloud) -> str:
 
 
 def test_a_consumer_that_is_no_server_holds_the_host(burnt: Cloud, operation_list: Callable[[Cloud], Any]) -> None:
-    """Found 1.10: told with its reason and what to do, for as long as it is so."""
+    """The removal of a host waits while a foreign consumer holds its provider; `operation list` and the audit give the
+    reason and what to do."""
     node = hold(burnt)
     assert delete(burnt) == 204
     go_on(burnt)

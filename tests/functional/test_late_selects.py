@@ -124,7 +124,7 @@ def generation(cloud, server):
 
 @pytest.mark.parametrize('ahead', [600, -600])
 def test_clocks_of_machines_may_differ(cloud, monkeypatch, ahead):
-    """Finding 1.9: the scheduler's clock is ten minutes ahead of the conductor's, or behind."""
+    """A boot works if the scheduler's clock is ten minutes ahead of the conductor's, or ten minutes late."""
     asked = []
 
     def on_message(kind, topic, host, method, args, deliver):
@@ -145,8 +145,11 @@ def test_clocks_of_machines_may_differ(cloud, monkeypatch, ahead):
 
 
 def test_a_select_that_fails_late_leaves_what_the_next_one_answered(cloud):
-    """Finding 1.4: two servers of one create. The first select claims the first one and hangs in its claim of the
-    second; the next finds the first's allocation and claims the second. Then the first one's request times out."""
+    """A select that fails late leaves the allocations that the next select returned.
+
+    One create makes two servers. The first select claims the first server and hangs in the claim of the second. The
+    next select finds the first allocation and claims the second server. Then the first select's request times out.
+    """
     late = Late(cloud, 'before', nth=2)
     cloud.create(cloud.flavor(gpus=1), min_count=2, max_count=2)
     until(lambda: [row['status'] for row in cloud.ok('GET', '/servers/detail')['servers']] == ['ACTIVE'] * 2)
@@ -159,8 +162,11 @@ def test_a_select_that_fails_late_leaves_what_the_next_one_answered(cloud):
 
 
 def test_a_select_that_wakes_up_after_its_claim_does_not_take_it_from_the_next_one(cloud, clocks):
-    """Finding 1.4: it claimed and stood still; the next select took that claim up. The time of the first one is
-    over by then, and nothing says so but what was written since."""
+    """A select that froze after its claim does not remove the allocation after the next select took it up.
+
+    The first select's time is over when it continues. Only the allocation's newer generation shows that somebody else
+    wrote it.
+    """
     late = Late(cloud, 'after')
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     until(lambda: cloud.status(server) == 'ACTIVE')
@@ -175,7 +181,7 @@ def test_a_select_that_wakes_up_after_its_claim_does_not_take_it_from_the_next_o
 
 @pytest.mark.parametrize('moment', ['before', 'after'])
 def test_a_claim_after_the_time_is_given_back(cloud, clocks, moment):
-    """Finding 1.4: the scheduler stood still around its claim, its time is over; the boot waits and asks again."""
+    """A claim of a select that is made after the deadline is removed; the boot waits and asks the scheduler again."""
     late = Late(cloud, moment, alone=True)
     server = cloud.create(cloud.flavor(gpus=1))['server']['id']
     assert late.stopped.wait(WAIT)
@@ -194,8 +200,7 @@ def test_a_claim_after_the_time_is_given_back(cloud, clocks, moment):
 @pytest.mark.parametrize('count', [1, 2])
 @pytest.mark.parametrize('moment', ['before', 'after'])
 def test_a_claim_after_the_flow_ended_is_given_back(cloud, moment, count):
-    """Finding 1.4: a frozen scheduler's claim is delivered when its servers are deleted already; its time isn't
-    over."""
+    """A claim that arrives after its servers were deleted is removed, even if the select's time is not over."""
     late = Late(cloud, moment, nth=count, alone=True)
     cloud.create(cloud.flavor(gpus=1), min_count=count, max_count=count)
     assert late.stopped.wait(WAIT)
@@ -241,7 +246,10 @@ def queued(cloud):
 
 
 def test_a_message_that_lay_in_the_queue_claims_for_nobody(cloud):
-    """Finding 1.4: its time begins when it arrives, so only its operation's row says that nobody waits."""
+    """A select that lay in the queue until its servers were deleted claims nothing.
+
+    The select's time begins when it arrives, so only the operation's row tells that nobody waits for it.
+    """
     kept = queued(cloud)
     keep = cloud.on_message
     cloud.on_message = lambda *message: keep(*message[:-1], unanswered if kept else message[-1])

@@ -550,8 +550,10 @@ def test_the_place_is_in_the_servers_row(cloud_of_sets):
 
 
 def test_cells_are_overcommitted_as_initial_ratios_say(make_cloud):
-    """Finding 3.2: ratios that the configuration leaves open stand in the host's row, and the cells go by them: six
-    guests of 32 vCPUs on two cells of 32 CPUs."""
+    """NUMA cells are overcommitted by the initial allocation ratios if the configuration sets none.
+
+    The ratios are in the host's row. Six guests of 32 vCPUs fit on two cells of 32 CPUs.
+    """
     cloud = make_cloud(ONE)
     with cloud.cell.read() as conn:
         row = compute_nodes.get(conn, hypervisor_hostname='gpu1')

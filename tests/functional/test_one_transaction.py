@@ -1,6 +1,6 @@
-"""What a request writes to one database is one transaction: it is written as a whole or not at all.
+"""An API request writes to one database in one transaction, so that it is stored as a whole or not at all.
 
-Found 1.10, its kind: key pairs, quotas, server groups, flavors with extra specs and access, aggregates.
+The requests are those on key pairs, quotas, server groups, flavors with extra specs and access, and aggregates.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A resize to machines of which the source reaches some only. Finding 3.1: it was always refused, and the scheduler
-went on choosing such hosts."""
+"""A resize whose source host can reach only some of the destinations goes to one that it can reach."""
 
 from __future__ import annotations
 

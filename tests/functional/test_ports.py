@@ -317,7 +317,10 @@ def test_ports_have_the_server_s_hostname_in_dns(networked: Networked, monkeypat
 def test_the_api_process_dies_behind_a_new_hostname(
     networked: Networked, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Found 1.10, its kind: the cell has the new hostname, Neutron doesn't; a row of the same transaction remembers."""
+    """If the API process dies after the cell stored a new hostname, the ports in Neutron get that name later.
+
+    The transaction that stores the hostname also inserts an operation row, and a conductor completes it.
+    """
     server = networked.boot({'uuid': networked.network}, hostname='web')
     owner: Any = servers if way == 'update' else operations
     name = 'update' if way == 'update' else 'accept'

@@ -1,4 +1,4 @@
-"""Stop, start, reboot; hosts that restart or die; disks that move. Items 2, 7, 10–12 of what the main job promises."""
+"""Tests of stop, start and reboot, of hosts that restart or die, and of disks that move with their server."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def late(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Late:
 def test_a_server_is_not_started_with_fewer_accelerators_than_its_profile_asks_for(
     accelerated: Accelerated, how: str
 ) -> None:
-    """Found 1.2."""
+    """A server with fewer accelerators than its device profile asks for is not started, and an event says so."""
     cloud = accelerated.cloud
     server = accelerated.boot('two')
     assert len(accelerated.of(server)) == 2
@@ -128,7 +128,7 @@ def test_a_profile_that_is_gone_keeps_no_server_off(accelerated: Accelerated) ->
 
 
 def test_a_server_runs_again_when_cyborg_comes_later_than_its_host(accelerated: Accelerated) -> None:
-    """Found 1.3."""
+    """A server runs again when Cyborg answers only after its host has started."""
     cloud = accelerated.cloud
     server = accelerated.boot()
     host = cloud.host_of(server)
@@ -146,7 +146,10 @@ def test_a_server_runs_again_when_cyborg_comes_later_than_its_host(accelerated: 
 
 # --- what is late ----------------------------------------------------------------------------------------------------
 def test_storage_that_comes_later(late: Late) -> None:
-    """Found 1.3: users and operators see why it waits; then it runs with the same devices."""
+    """A server whose storage comes later than its host starts with the same devices as before.
+
+    Until then its action shows users and operators the reason of the wait.
+    """
     cloud = late.cloud
     late.cut()
     assert late.state() == ('ACTIVE', 4)
@@ -172,7 +175,7 @@ def test_storage_that_comes_later(late: Late) -> None:
 
 
 def test_a_card_that_comes_later(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found 1.3."""
+    """A server whose PCI device is missing when its host starts is started once the device is there."""
     late = Late(cloud, monkeypatch)
     late.late = False
     missing = list(late.devices)
@@ -187,7 +190,8 @@ def test_a_card_that_comes_later(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_hypervisor_that_comes_later(late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found 1.3: its servers say that they wait for it, though their compute has not started yet."""
+    """A server shows that it waits for its hypervisor while the compute service has not started yet, and runs
+    afterwards."""
     cloud = late.cloud
     late.late = False
     monkeypatch.setattr('kilonova.compute.manager.HYPERVISOR_LATE', 0.0)

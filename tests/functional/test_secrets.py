@@ -1,6 +1,6 @@
-"""A password, a file, a token and the keys lie in clear nowhere but in the guest's config drive. Finding 3.11.
+"""Passwords, files, tokens and keys of a server are readable only in the guest's config drive.
 
-Looked at before each message and at the end: all rows of all databases, what is sent and answered, logs at DEBUG,
+Before each message and at the end, the tests search all rows of all databases, messages and answers, logs at DEBUG,
 notifications, and every file of the cloud.
 """
 

@@ -548,7 +548,7 @@ def test_only_the_owner_restores(deferring: Cloud) -> None:
 def test_the_api_process_dies_between_the_image_and_its_operation(
     small: Cloud, monkeypatch: Any, place: str, when: str
 ) -> None:
-    """Found 1.10, its kind: the image service and the cell are two stores. The image goes, or is made."""
+    """If the API process dies while it accepts createImage, the image is completed or deleted."""
     server = small.boot(small.flavor())
     small.images.made.clear()
     owner: Any = small.images if place == 'create' else operations

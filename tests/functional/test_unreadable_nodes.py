@@ -25,8 +25,10 @@ def damage(cloud: Cloud, column: str, text: str) -> None:
 @pytest.mark.parametrize('column', COLUMNS)
 @pytest.mark.parametrize('text', [BROKEN, '"word"'])
 def test_a_text_of_a_node_that_can_not_be_read(cloud: Cloud, column: str, text: str) -> None:
-    """Found 1.20: pages answer, servers boot on the other host, the audit names no other host, and the host writes its
-    row anew when it starts."""
+    """A broken text in a node's row does not affect other hosts, and the host replaces the row when it starts.
+
+    API pages answer, servers boot on the other host, and the audit names only the broken host.
+    """
     flavor = cloud.flavor(gpus=1)
     there = cloud.boot(flavor, availability_zone='nova:gpu2')
     damage(cloud, column, text)

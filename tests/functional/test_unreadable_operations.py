@@ -60,8 +60,11 @@ def test_an_operation_that_can_not_be_read_holds_up_no_other(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Found 1.20: operations of the same batch end, the row is logged, listed, named by the audit, and stays. Once
-    it is forgotten, the delete of its server goes on."""
+    """An operation row that cannot be read does not stop other operations of the same batch.
+
+    The row is logged, listed and named by the audit, and is kept. After `operation forget` the delete of its server
+    continues.
+    """
     good, bad = (cloud.boot(cloud.flavor(gpus=1), availability_zone='nova:gpu1') for _ in range(2))
     uuid = plant(cloud, bad, column, text)
     runner = cloud.conductors[0].runner
@@ -101,7 +104,7 @@ def test_an_operation_that_can_not_be_read_holds_up_no_other(
 
 @pytest.mark.parametrize('column', ['args', 'outputs', 'context', 'error'])
 def test_an_operation_of_a_host_that_can_not_be_read(cloud: Cloud, column: str) -> None:
-    """Found 1.20: a broken row of a host's removal, or of a mirror, ends neither the audit nor the service's start."""
+    """A broken row of a host removal or of an aggregate mirror stops neither the audit nor the start of the service."""
     uuids = [plant(cloud, 'c' * 8, column, BROKEN, kind, host='gpu9', slot=kind) for kind in ('host_removal', 'mirror')]
     report = cloud.audit()
     named = [line for line in report.disagreements if uuids[0] in line or uuids[1] in line]
@@ -112,7 +115,8 @@ def test_an_operation_of_a_host_that_can_not_be_read(cloud: Cloud, column: str) 
 
 @pytest.mark.parametrize('text', ['{"max_server', '"word"', '[]', '{"max_server_per_host": "many"}'])
 def test_rules_of_a_group_that_can_not_be_read(cloud: Cloud, text: str) -> None:
-    """Found 1.20: the list shows all groups, and the strictest form of the policy holds for the broken one."""
+    """If a server group's rules cannot be read, the list shows all groups and the broken group allows one server per
+    host."""
     good, bad = (
         cloud.ok(
             'POST',

@@ -42,8 +42,10 @@ def damage(cloud: Cloud, server: str, column: str, text: str = BROKEN) -> None:
 @pytest.mark.parametrize('column', COLUMNS)
 @pytest.mark.parametrize('text', [BROKEN, '"word"'])
 def test_a_text_of_a_server_that_can_not_be_read(cloud: Cloud, column: str, text: str) -> None:
-    """Found 1.20: pages show the others and itself, its host starts and looks after the others, the audit names it once
-    and goes on, and a delete ends."""
+    """A broken text in a server's row affects only this server.
+
+    API pages show it and the others, its host starts and checks the others, the audit names it, and its delete ends.
+    """
     flavor = cloud.flavor(gpus=1)
     good, bad = (cloud.boot(flavor, availability_zone='nova:gpu1') for _ in range(2))
     damage(cloud, bad, column, text)

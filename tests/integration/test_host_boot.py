@@ -79,8 +79,11 @@ def test_two_hosts_restart_with_twenty_servers(site: Site) -> None:
 
 
 def test_everything_is_killed_and_comes_back_in_any_order(site: Site) -> None:
-    """Found 1.3: a power cut. Each daemon is started once, sooner or later; none ends since another is not there yet,
-    and a minute after the last one all servers are as before. ``tests/simulation/power_cut.py`` has all orders."""
+    """After a power cut all servers run as before within a minute of the start of the last daemon.
+
+    All daemons are killed, and each is started once, with a random delay. No daemon exits because another one is not
+    there yet. `tests/simulation/power_cut.py` tries all orders.
+    """
     plain, one = site.flavor('boot-plain'), site.flavor('boot-one', gpus=1)
     servers = site.at_once(
         lambda item: site.create('cut', item[1], user='admin', host=item[0]),

@@ -1,7 +1,7 @@
-"""Services that accept connections and never answer: silence, within a set time, under both backends.
+"""A service that accepts a connection and never answers counts as silent after a set time, under both backends.
 
-Findings 1.6 and 7.1. Databases and the broker stand still by SIGSTOP, as in a frozen machine: their connections stay
-open. Nothing here measures time: what waits without a limit doesn't end while the service stands still.
+Databases and the broker are stopped by SIGSTOP, like a frozen machine: their connections stay open. The tests measure
+no time: a call without a limit does not end while the service is stopped.
 """
 
 from __future__ import annotations

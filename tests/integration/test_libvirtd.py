@@ -755,7 +755,7 @@ def test_a_guest_goes_on_in_another_file_when_a_snapshot_is_taken(daemon: Libvir
 
 
 def test_guests_of_all_shapes_boot(daemon: Libvirtd) -> None:
-    """Findings 4.1 (disks on USB) and 4.2 (Windows without KVM) among them."""
+    """Guests of all shapes boot, among them guests with disks on USB and Windows guests without KVM."""
     for machine in ('pc', 'q35'):
         with rig_of(
             daemon,
@@ -946,8 +946,10 @@ def test_a_rescued_guest_boots_another_disk_and_comes_back_to_its_own(rig: Rig) 
 
 # -- images of a guest -------------------------------------------------------------------------------------------------
 def test_an_image_is_made_while_the_guest_runs(rig: Rig, tmp_path: Path) -> None:
-    """Finding 4.7: the guest was held still for as long as its own file was copied. Cancelled, or with a libvirtd or a
-    compute that dies in the middle, guest and disk are as before."""
+    """A guest runs on while an image of its disk is made.
+
+    If the snapshot is cancelled, or libvirtd or the compute dies during it, guest and disk are as before.
+    """
     server = rig.boot()
     rig.says(server, 'GUEST-BOOT 1')
     rig.driver.power.power_off(server)
@@ -1034,7 +1036,7 @@ class _Again:
 # -- the daemon --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize('end', ['stop', 'kill'])
 def test_a_restarted_daemon_fails_no_call_and_no_guest(rig: Rig, end: str) -> None:
-    """Finding 4.3: the first call of each host failed."""
+    """After libvirtd was restarted, the next call succeeds on a new connection, and the guest has run on."""
     server = rig.boot()
     rig.says(server, 'GUEST-BOOT 1')
     getattr(rig.daemon, end)()
@@ -1048,7 +1050,7 @@ def test_a_restarted_daemon_fails_no_call_and_no_guest(rig: Rig, end: str) -> No
 
 
 def test_a_daemon_that_is_being_restarted_is_waited_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 4.3: nobody notices."""
+    """A call waits while libvirtd is restarted, succeeds, and no loss of the connection is reported."""
     monkeypatch.setattr(connection_module, 'PATIENCE', WAIT)
     server = rig.boot()
     rig.daemon.kill()
@@ -1061,7 +1063,7 @@ def test_a_daemon_that_is_being_restarted_is_waited_for(rig: Rig, monkeypatch: p
 
 
 def test_a_daemon_that_stays_away_is_told_and_undos_of_nothing_go_on(rig: Rig) -> None:
-    """Findings 1.10, 4.4."""
+    """A libvirtd that stays away is reported, and the undo of a guest that was never made needs no libvirtd."""
     server, never = rig.boot(), new_instance(flavor=new_flavor(vcpus=1, memory_mb=64))
     rig.daemon.kill()
     until(lambda: 'Connection to libvirt lost: 1' in rig.heard)
@@ -1076,7 +1078,7 @@ def test_a_daemon_that_stays_away_is_told_and_undos_of_nothing_go_on(rig: Rig) -
 
 
 def test_a_daemon_that_hangs_holds_nobody_up(daemon: Libvirtd, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 4.5: calls waited for as long as it hung."""
+    """Calls to a libvirtd that hangs fail after a set time, and one thread at most is left for each connection."""
     monkeypatch.setattr(connection_module, 'OPEN_WAIT', 2.0)
     with rig_of(daemon, 'hung', keepalive_interval=1) as rig:
         server, failed = rig.boot(), []
@@ -1105,7 +1107,7 @@ def test_a_daemon_that_hangs_holds_nobody_up(daemon: Libvirtd, monkeypatch: pyte
 
 # -- events ------------------------------------------------------------------------------------------------------------
 def test_what_guests_and_others_do_is_told(rig: Rig) -> None:
-    """Finding 4.6."""
+    """A guest that another program pauses, resumes or kills is reported with its new power state."""
     server = rig.boot()
     virsh = libvirt.open(rig.daemon.uri).lookupByUUIDString(server.uuid)
     for act, state in (
@@ -1120,7 +1122,7 @@ def test_what_guests_and_others_do_is_told(rig: Rig) -> None:
 
 
 def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureFixture) -> None:
-    """Findings 4.4 and 4.6, the whole compute: it waits for libvirtd, sees its guest die, is disabled and enabled."""
+    """A compute waits for libvirtd, records that its guest died, and is disabled while libvirtd is away."""
     cloud = Cloud()
     cloud.drivers['gpu1'] = made = daemon.driver('compute')
     base.set_indirection(cloud.cell)
@@ -1341,8 +1343,10 @@ def real(site: Site, daemon: Libvirtd, tmp_path: Path) -> Iterator[Real]:
 
 
 def test_a_real_guest_in_a_whole_cloud(site: Site, real: Real) -> None:
-    """Findings 4.3 to 4.6: libvirtd is killed and hung under a compute that lives, its guest paused and killed by
-    others; what the guest says on its console is the witness."""
+    """A compute keeps its guest while libvirtd is killed and hung, and sees what other programs do to the guest.
+
+    Others pause and kill the guest. Its own output on its console shows whether it ran on.
+    """
     token = site.token('admin')
     image = http.call(
         'POST',

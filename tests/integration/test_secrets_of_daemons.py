@@ -1,6 +1,8 @@
-"""Real daemons on native threads, with a scheduler of two workers, all logs at DEBUG: the main job goes through, and
-what messages, files of RabbitMQ and of databases, logs, command lines and modes of files tell of a boot with a password
-and a file. Finding 3.11."""
+"""Real daemons on native threads do not disclose the password and the file of a boot.
+
+The tests search messages, files of RabbitMQ and of databases, logs at DEBUG and command lines, and check file modes.
+The scheduler has two workers. The last test boots and resizes servers while a scheduler worker is killed.
+"""
 
 from __future__ import annotations
 

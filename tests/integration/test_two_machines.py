@@ -1,5 +1,7 @@
-"""Resize, revert and confirm between two machines that share nothing but the network, or their storage as well: real
-ssh, rsync and qemu-img. Finding 3.1."""
+"""Resize, revert and confirm between two machines, with real ssh, rsync and qemu-img.
+
+The machines share nothing but the network, or their storage as well.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages that a newcomer reads first: links lead somewhere, in-house words are not used. Finding 7.13."""
+"""Tests of the documentation pages: links lead to files, and in-house words are not used."""
 
 from __future__ import annotations
 

@@ -78,5 +78,5 @@ def test_devices_that_failed_are_named_and_data():
     ],
 )
 def test_texts_end_at_the_border_of_a_word(text, most, read):
-    """ "found 1.5": a fault is not cut in the middle of a word."""
+    """A text that is too long is cut at the end of a word and ends with `…`."""
     assert shortened(text, most) == read and len(read) <= most

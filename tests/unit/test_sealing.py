@@ -27,7 +27,7 @@ def keys_of(path: str) -> list[str]:
 
 
 def test_what_is_sealed_comes_back(path: str) -> None:
-    """Finding 3.11: nothing of a password or a file is to be read in what is stored and sent."""
+    """A password and a file that were sealed can be opened, and appear neither in the sealed text nor in a repr."""
     sealed = SealingKeys.read(path).seal(SECRETS, UUID)
     for clear in ('correct', 'horse', 'motd', 'aGVsbG8', UUID):
         assert clear not in sealed

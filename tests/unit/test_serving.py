@@ -134,13 +134,13 @@ REFUSED = {
 
 @BACKENDS
 def test_what_is_understood(backend):
-    """Finding 6.9: bodies in chunks are read; headers of one name are one, those with '_' are nobody's."""
+    """Bodies in chunks are read, repeated headers are joined, and headers whose names contain `_` are ignored."""
     assert {name: text for name, text in site(backend)['words'].items() if name not in REFUSED} == UNDERSTOOD
 
 
 @BACKENDS
 def test_what_two_programs_could_read_in_two_ways_is_refused(backend):
-    """Finding 6.9: one answer, then the connection ends: what follows is no next request."""
+    """A request that two programs could read differently is refused, and its connection is closed after the answer."""
     told = site(backend)['words']
     assert {name: int(told[name].split()[1]) for name in REFUSED} == REFUSED
     assert all(told[name].count('HTTP/1.1') == 1 and CLOSED in told[name] for name in REFUSED)
@@ -149,7 +149,7 @@ def test_what_two_programs_could_read_in_two_ways_is_refused(backend):
 
 @BACKENDS
 def test_clients_that_hang_up(backend):
-    """Finding 6.9: no request, no traceback."""
+    """A client that closes its connection causes neither a request nor a traceback."""
     told = site(backend)['hung_up']
     # The one that wants an answer may be there or not.
     assert told['told'] == [''] * 4
@@ -160,21 +160,24 @@ def test_clients_that_hang_up(backend):
 
 @BACKENDS
 def test_half_requests_and_unread_answers_take_no_slot(backend):
-    """Findings 6.6, 6.7, 3.12: sixty of them beside two slots; and no packet waits for another's acknowledgement."""
+    """Sixty incomplete requests and unread answers leave both slots of the server free for other requests.
+
+    The server sends its packets without waiting for the acknowledgement of earlier ones.
+    """
     told = site(backend)['half']
     assert told == {'kept': ['HTTP/1.1 200 OK'] * 5, 'new': answer('200 OK', 'GET /last ', CLOSED), 'no delay': True}
 
 
 @BACKENDS
 def test_connections_and_what_they_hold_are_bounded(backend):
-    """Finding 6.7: those that have kept us waiting the longest give way, others are served."""
+    """Too many connections or too much held data close the connections that have waited longest; others are served."""
     assert site(backend)['crowd'] == {'answers': [answer('200 OK', 'GET /last ', CLOSED)] * 5, 'bounded': True}
     assert site(backend)['full'] == {'answers': ['HTTP/1.1 200 OK'] * 3, 'bounded': True}
 
 
 @BACKENDS
 def test_each_part_has_its_time(backend):
-    """Findings 6.6, 6.7: a byte now and then gains nothing."""
+    """Each part of a request has a time limit, even if the client sends a byte now and then."""
     told = site(backend)['late']
     assert told['ended'] == dict.fromkeys(('silent', 'head', 'body', 'idle', 'answer'), True)
     assert told['next'] == answer('200 OK', 'GET /last ', CLOSED)

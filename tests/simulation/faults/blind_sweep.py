@@ -1,6 +1,7 @@
-"""Finding 1.8: rows that a conductor holds count in a batch of its sweep, so it never sees what is behind them.
+"""Install a fault: rows that a conductor holds use up the batch of its sweep, so it never sees later rows.
 
-The simulator should see a delete whose cast was lost, and that no sweep finds. (A batch is small here, as clouds are.)
+The simulator should report a delete whose cast was lost and that no sweep finds. A batch is small here, as the
+simulated clouds are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finding 1.3: a dead host holds up a conductor.
+"""Install a fault: a dead host takes all slots of a conductor.
 
-Each call to a host that is known to be down waits for its time-out, and urgent work has no limit a host. The simulator
-should see a boot elsewhere that doesn't end while deletes wait for the dead host.
+Each call to a host that is known to be down waits for its time-out, and urgent work has no limit for each host. The
+simulator should report a boot on another host that doesn't end while deletes wait for the dead host.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Finding 1.1: an order that comes late frees the devices of a running guest.
+"""Install a fault: an order that arrives late frees the devices of a running guest.
 
-``prep_resize`` registers the undo of its claim before the claim, so a claim that is refused, as its operation is over,
-frees what there is under this side; and an undo may write when its attempt is over. The simulator should see a device
-in a running guest whose row says that it is free.
+`prep_resize` registers the undo of its claim before the claim. So a claim that is refused, as its operation is over,
+frees the devices that the server has there; and an undo may write after its attempt is over. The simulator should
+report a device in a running guest whose row says that it is free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finding 1.4: a select that nobody waits for gives back what the next one handed out.
+"""Install a fault: a select that nobody waits for removes the allocation that the next select returned.
 
-What a select put is dropped whoever wrote it since, and also when the select ends in silence. The simulator should see
-an active server without an allocation.
+The select removes an allocation that it wrote even if somebody wrote it since, and also when it ends without an answer
+from Placement. The simulator should report an active server without an allocation.
 """
 
 from __future__ import annotations

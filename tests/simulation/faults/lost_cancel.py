@@ -1,6 +1,6 @@
-"""Finding 1.9, its second half: nobody sweeps deletes that wait, nor what they cancelled.
+"""Install a fault: the sweep ignores waiting deletes and the operations that they cancelled.
 
-The simulator should see a delete whose cast was lost wait until the operation before it ends by itself.
+The simulator should report a delete whose cast was lost and that waits until the operation before it ends by itself.
 """
 
 from __future__ import annotations

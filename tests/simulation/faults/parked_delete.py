@@ -1,6 +1,7 @@
-"""Finding 1.7: the delete of a server whose operation waits for a slot of a host waits for somebody else's call.
+"""Install a fault: `wake` ignores operations that are parked until a slot of their host is free.
 
-``wake`` passes over what is parked. The simulator should see such a delete take as long as the call does.
+The simulator should report that the delete of a server whose operation is parked takes as long as the call in that
+slot.
 """
 
 from __future__ import annotations

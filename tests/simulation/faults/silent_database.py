@@ -1,7 +1,7 @@
-"""Finding 1.6: a database that hangs is waited for without end, and holds up what looks after the others.
+"""Install a fault: a conductor waits without end for a database that hangs, and neglects its other databases.
 
-No statement has a time-out; leases of all databases are renewed one after the other, and so are their rows swept. The
-simulator should see a delete in a healthy cell that no sweep finds while cell0 hangs.
+No statement has a time-out. One thread renews the leases of all databases one after the other, and one sweeps them. The
+simulator should report a delete in a healthy cell that no sweep finds while cell0 hangs.
 """
 
 from __future__ import annotations

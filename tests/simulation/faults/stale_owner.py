@@ -1,8 +1,8 @@
-"""Finding 1.2: an owner that stood still undoes what the new owner builds.
+"""Install a fault: an owner that froze and lost its lease undoes what the new owner builds.
 
-The next attempt is undone before that is written, so the new owner knows nothing of it and hosts can't compare it;
-before messages and undos only the lease is looked at, and one that ran out is renewed. The simulator should see a
-server that was resized and has the allocation of its old host.
+The next attempt is undone before the row says so. The new owner then knows nothing of the undo, and hosts can't compare
+it with the row. Before messages and undos only the lease is checked, and an expired lease is renewed. The simulator
+should report a server that was resized and has the allocation of its old host.
 """
 
 from __future__ import annotations

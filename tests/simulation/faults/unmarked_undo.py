@@ -1,7 +1,7 @@
-"""Finding 1.5: a build that its host undid counts as claimed when it is asked again under the same key.
+"""Install a fault: a build that its host undid counts as claimed when it is sent again with the same key.
 
-Nothing is noted in the row of an undo on the host. The simulator should see a server in ERROR since its last write met
-a server that is nobody's, though hosts were free.
+The row does not record the host's undo. The simulator should report a server in ERROR because its last write met a
+server without a host, though hosts were free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finding 1.9, its first half: until when a select may claim is a reading of the asker's clock.
+"""Install a fault: the deadline of a select is a time of the caller's clock.
 
-The simulator should see creates that never end where the clocks of conductor and scheduler are more than a minute
-apart.
+The simulator should report creates that never end if the clocks of conductor and scheduler differ by more than a
+minute.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ BROKEN = {
 
 @pytest.mark.parametrize('text', BROKEN.values(), ids=BROKEN)
 def test_a_policy_file_that_broke_changes_nothing_and_is_told_once(tmp_path, monkeypatch, caplog, text):
-    """Finding 6.10: one request was answered with 500, or all of them."""
+    """A policy file that becomes invalid changes no decision and is logged once; a valid one is used again."""
     monkeypatch.setattr(policies, 'BETWEEN_LOOKS', 0.0)
     path = tmp_path / 'policy.yaml'
     path.write_text(f'"{SHOW}": "role:boss"\n')

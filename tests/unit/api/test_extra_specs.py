@@ -223,7 +223,7 @@ def test_a_validator_that_does_not_load_is_told_and_left_out(monkeypatch, caplog
     ],
 )
 def test_values_that_would_cost_too_much(specs):
-    """Finding 6.8, and patterns that tried each way to cut a list of ranges in two."""
+    """A value is refused if it asks for too many devices or would make a regular expression backtrack for long."""
     with pytest.raises(extra_specs.InvalidExtraSpec):
         extra_specs.check(specs)
 

@@ -1,4 +1,4 @@
-"""Finding 3.6: what a flavor, an image or a create asks for is done, or refused by name."""
+"""An extra spec, image property or create argument takes effect, or is refused with an error that names it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_windows_of_bodies():
     ],
 )
 def test_bounds_come_first(schema, value):
-    """Findings 6.2, 6.3: what is too long is not looked at further."""
+    """A value that exceeds a maximum of its schema is not checked against the other keywords."""
     found = list(base.VALIDATOR(schema, format_checker=FORMATS).iter_errors(value))
     assert [error.validator for error in found] == [word for word in schema if word.startswith('max')]
 
@@ -87,7 +87,10 @@ def test_what_is_unique(items, unique):
 
 
 def test_lists_are_looked_at_once():
-    """Finding 6.3: the time for 40,000 items that can't be sorted; each with each would be minutes."""
+    """The check of uniqueItems takes less than 2 s of CPU time for 40,000 items that can't be sorted.
+
+    A comparison of each item with each other would take minutes.
+    """
     validator = base.VALIDATOR({'type': 'array', 'uniqueItems': True, 'maxItems': 50000})
     items = [value for number in range(10000) for value in (number, str(number), {'a': number}, [number])]
     begun = time.process_time()

@@ -17,7 +17,7 @@ def tell(site, *events, **kwargs):
 
 
 def test_each_event_has_its_code(site, statements):
-    """Finding 3.6: what nothing can be done with was answered with 200 and logged."""
+    """Each event of a request gets its own code; an event that cannot be handled gets 400, 404 or 422."""
     server, second, homeless, waiting = site.server(), site.server(site.cell2), site.server(host=None), site.create()
     site.compute.calls.clear()
     statements.clear()

@@ -68,7 +68,7 @@ def server_disks(site):
 
 
 def test_passwords_are_sealed_and_stay_out_of_logs(site, caplog):
-    """Finding 3.11."""
+    """An administrator password is sealed in the row and the message, and appears in neither log nor repr."""
     caplog.set_level('DEBUG')
     uuid = site.create(adminPass='top-secret')
     assert 'top-secret' not in caplog.text

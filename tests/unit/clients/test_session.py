@@ -74,7 +74,7 @@ def test_the_environment_is_read_once_for_each_service(monkeypatch):
 
 
 def test_who_hangs_is_asked_once(conf):
-    """Finding 1.6: three reads of a minute each are no set time."""
+    """A read whose service does not answer in time is not repeated: three time-outs would exceed the set time."""
     with socket.create_server(('127.0.0.1', 0)) as silent:
         conf.set_override('auth_type', 'none', 'placement')
         conf.set_override('endpoint_override', f'http://127.0.0.1:{silent.getsockname()[1]}', 'placement')

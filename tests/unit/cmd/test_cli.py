@@ -51,7 +51,7 @@ def away(path: str, *arguments: str, capsys: Any, program: Any = manage) -> tupl
 
 # -- the broker -------------------------------------------------------------------------------------------------------
 def test_an_audit_without_a_broker_ends_at_once(cloud: Any, write_conf: Any, closed: int, capsys: Any) -> None:
-    """Finding 7.1: it waited for the broker without end. Placement does not answer, either."""
+    """The audit ends at once with exit code 2 if neither the broker nor Placement answers."""
     path = write_conf(f'transport_url = rabbit://a:secret@127.0.0.1:{closed}/', name='rabbit.conf')
     code, shown = away(path, 'audit', capsys=capsys)
     assert code == 2
@@ -78,7 +78,7 @@ def test_an_audit_without_placement_is_one_line(cloud: Any, write_conf: Any, cap
 def test_a_database_that_does_not_answer_is_one_line(
     write_conf: Any, closed: int, capsys: Any, option: str, command: tuple[str, ...]
 ) -> None:
-    """Finding 7.11: it was a traceback."""
+    """A database that does not answer is reported in one line with its option, without traceback or password."""
     path = Path(write_conf())
     name = 'api' if 'api' in option else 'main'
     text = path.read_text()
@@ -117,7 +117,7 @@ def test_no_database_in_the_configuration(tmp_path: Path, capsys: Any) -> None:
 def test_databases_without_tables_say_what_comes_first(
     run: Any, write_conf: Any, capsys: Any, synced: Any, command: Any, missing: str, remedy: str
 ) -> None:
-    """Finding 7.3: it was an SQL error with its traceback."""
+    """A command on a database without tables says in one line which command creates them."""
     for one in synced:
         assert run(*one)[0] == 0
     code, shown = away(write_conf(), *command, capsys=capsys)
@@ -139,7 +139,7 @@ def test_databases_without_tables_say_what_comes_first(
 def test_a_misspelt_url_of_a_database_is_told_with_its_option(
     tmp_path: Path, write_conf: Any, capsys: Any, option: str, url: str, why: str
 ) -> None:
-    """Finding 7.12."""
+    """An invalid database URL is reported in one line with its option, without the password."""
     path, name = Path(write_conf()), 'api' if 'api' in option else 'main'
     right = f'sqlite:///{tmp_path}/{name}.db'
     path.write_text(path.read_text().replace(right, url.format(tmp_path)))
@@ -152,7 +152,7 @@ def test_a_misspelt_url_of_a_database_is_told_with_its_option(
 
 
 def test_a_daemon_that_waits_names_the_database_by_its_option(parse: Any, closed: int, caplog: Any) -> None:
-    """Finding 7.12: it said "api does not answer", which was taken for the API."""
+    """A daemon that waits for a database logs the option of its URL, as the name `api` could mean the API service."""
     conf = parse(sections='')
     conf.set_override('connection', f'mysql+pymysql://a:secret@127.0.0.1:{closed}/x', group='api_database')
     databases = engine.configure(conf)
@@ -203,8 +203,11 @@ def test_a_daemon_that_its_options_stop_says_so_in_a_line(write_conf: Any, caplo
 def test_a_reader_that_goes_away_is_no_error(
     cloud: Any, write_conf: Any, arguments: tuple[str, ...], codes: set[int]
 ) -> None:
-    """Finding 7.11: ``kilonova-manage … | head`` ended in two tracebacks. 141 is what shells show of other programs;
-    argparse itself leaves out what it can't write."""
+    """A program whose output is closed, as by `| head`, ends without a traceback.
+
+    Its exit code is 141, which shells show of other programs. argparse itself ignores output that it can't write, so
+    `--help` may end with 0.
+    """
     words = [sys.executable, '-W', 'ignore', '-c', MANAGE, '--config-file', write_conf(), *arguments]
     program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert program.stdout is not None and program.stderr is not None

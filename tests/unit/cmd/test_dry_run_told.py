@@ -1,4 +1,4 @@
-"""What dry-run says of zones and hosts that aren't there, and of several servers. Finding 7.11."""
+"""The output of dry-run for unknown zones, for unknown hosts, and for several servers."""
 
 from __future__ import annotations
 

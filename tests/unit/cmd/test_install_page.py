@@ -1,4 +1,4 @@
-"""What the page "Install" tells to paste: the samples work together, and the commands in their order. Finding 7.3."""
+"""The samples of the page "Install" work together, and its commands are in a working order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding 3.6: options under the names of older guides still work, and oslo.config tells the name of today."""
+"""Options work under the names of older guides, and oslo.config logs the current name."""
 
 from __future__ import annotations
 

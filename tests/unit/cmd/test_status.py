@@ -119,7 +119,10 @@ def test_old_computes(cloud, monkeypatch):
 
 @pytest.mark.parametrize('binary', ['nova-compute', 'nova-conductor', 'nova-scheduler'])
 def test_services_that_hold_messages_back_and_do_not_report(cloud, binary):
-    """Found 1.11: who still reports is to be upgraded next; who doesn't is named with its last report."""
+    """The upgrade check warns of a service of an old release that no longer reports, with its last report.
+
+    A service of an old release that still reports gives no warning, as it can be upgraded next.
+    """
     cells.create_cell(cloud.databases, transport_url='fake://', database_connection=cloud.databases.main_url, name='c1')
     cells.map_cell0(cloud.databases)
     cloud.cells.reload()

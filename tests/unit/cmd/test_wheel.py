@@ -1,4 +1,4 @@
-"""The wheel for machines without a checkout: the package, and what operators need beside it. Finding 7.3."""
+"""The wheel for machines without a checkout contains the package and the files that operators need."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_what_no_other_host_could_do_aborts(cloud, error):
     cloud.drivers['gpu1'].fail('spawn', error)
     with pytest.raises(errors.BuildAbort, match=str(error).split('.')[0]):
         build(manager, cloud.cell.new_instance(1))
-    # "found 1.5": what is the request's own fault says nothing about the host.
+    # A build that fails by the fault of its request is not counted against the host.
     assert manager.host.tracker.failed_builds == 0
 
 

@@ -1,4 +1,4 @@
-"""What the hypervisor tells by itself: guests that stop, and its own absence (findings 4.4, 4.6)."""
+"""Tests of what the hypervisor reports by itself: guests that change their state, and the loss of its connection."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def idle(manager: Any) -> None:
     [(PowerState.SHUTDOWN, 'stopped'), (PowerState.CRASHED, 'stopped'), (PowerState.PAUSED, 'active')],
 )
 def test_a_guest_that_changes_is_known_at_once(cloud: Cloud, manager: Any, state: PowerState, vm_state: str) -> None:
-    """Finding 4.6: it was noticed by the next look at all, 600 s by default."""
+    """A guest that changes its power state is recorded at once, not by the next periodic check (600 s by default)."""
     row = cloud.cell.instances[cloud.boot(manager).uuid]
     by_itself(cloud, row['uuid'], state)
     until(lambda: row['power_state'] == state)
@@ -247,7 +247,7 @@ def shown(service: Any) -> tuple[bool, str | None]:
 
 
 def test_a_host_without_hypervisor_is_disabled_until_it_is_back(cloud: Cloud, service: Any) -> None:
-    """Finding 4.4: it stayed up and enabled and was chosen."""
+    """A host that lost its hypervisor is disabled, also in Placement, and is enabled when the hypervisor is back."""
     manager, uuid = cloud.managers['gpu1'], cloud.managers['gpu1'].node.record.uuid
     manager.hypervisor.hypervisor_lost(LOST)
     until(lambda: cloud.placement.disabled == {uuid: True})
@@ -313,7 +313,7 @@ def test_guests_that_changed_unheard_are_looked_at_when_it_is_back(cloud: Cloud,
 
 
 def test_a_compute_waits_for_its_hypervisor(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
-    """Finding 4.4: it ended."""
+    """A compute whose hypervisor is away logs this and waits for it instead of ending."""
     manager = cloud.host('gpu1', GPUS)
     row = cloud.cell.instances[cloud.boot(manager).uuid]
     away = HypervisorUnavailable(host='gpu1', reason='no libvirtd')
@@ -335,7 +335,7 @@ def test_a_guest_is_not_given_up_for_a_hypervisor_that_is_away(cloud: Cloud, man
 
 
 def test_a_heartbeat_asks_the_hypervisor_nothing(cloud: Cloud, manager: Any) -> None:
-    """Finding 4.4: a hypervisor that hangs must not make its host look dead."""
+    """A heartbeat calls nothing of the driver, so a hypervisor that hangs does not make its host count as down."""
     driver = cloud.drivers['gpu1']
     driver.calls.clear()
     manager.heartbeat.beat()

@@ -1,4 +1,4 @@
-"""Sealed passwords and files on the host: opened for the driver alone, refused without the key. Finding 3.11."""
+"""Sealed passwords and files on the host are opened only for the driver, and refused without the key."""
 
 from __future__ import annotations
 

@@ -100,8 +100,10 @@ def test_the_endpoint_is_what_the_interface_declares(cloud):
     ids=lambda act: act.does[0],
 )
 def test_what_a_message_brings_is_read(act):
-    """Finding 3.11: each argument of a method, and each field of an order in the module that gets it, or in
-    what all moves share."""
+    """Each argument of a message, and each field of its order, is read by the code that handles the message.
+
+    A field may be read in the module that receives the order or in the module that all moves share.
+    """
     names = set(inspect.signature(act).parameters) - {'host', 'op', 'ctxt'}
     tree = ast.parse(textwrap.dedent(inspect.getsource(act)))
     assert names <= {node.id for node in ast.walk(tree.body[0]) if isinstance(node, ast.Name)}
@@ -479,7 +481,7 @@ def heart_of(service, **more):
 
 
 def test_reports_after_the_first_go_without_an_answer():
-    """Finding 3.13: a call first; a report that isn't taken is a call at once, and the next one tries again."""
+    """The first report is a call and later ones need no answer; a report that is not taken becomes a call at once."""
     service = Answered()
     heart, sent, taken, recovered = heart_of(service)
     for _ in range(4):
@@ -503,7 +505,10 @@ def test_reports_after_the_first_go_without_an_answer():
 
 
 def test_a_host_that_is_asked_to_report_again_calls_and_looks():
-    """Finding 3.13: it counted as down, and only the conductor could know; or its record is gone."""
+    """A host that the conductor asks to report again makes a call, and recovers its state once the call succeeded.
+
+    The conductor asks a host that counted as down, or whose service record is gone.
+    """
     service = Answered()
     heart, sent, _, recovered = heart_of(service)
     heart.beat()

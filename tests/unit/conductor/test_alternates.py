@@ -93,7 +93,7 @@ def test_what_the_fault_says_when_no_host_built_the_server():
 
 @pytest.mark.parametrize('flow', [resize.Resize(), unshelve.Unshelve(), evacuate.Evacuate()])
 def test_a_moves_fault_names_each_reason_once(flow):
-    """ "found 1.5": a fault is short; what each host says begins with the same words."""
+    """The fault of a move names each reason once, without the prefix that the texts of all hosts begin with."""
     work = boot_work(attempt=2)
     refused = f'Build of instance {SERVER} was re-scheduled: The hypervisor could not start guest {SERVER}: no memory'
     work.outputs.refusals = [refused]

@@ -1,4 +1,4 @@
-"""Hosts' reports are written together, and who counted as down is asked to call. Finding 3.13."""
+"""Reports of hosts are written together, and hosts that counted as down are asked to make a call."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def run_out(database: engine.Database, owner: str) -> None:
 
 
 def test_a_database_that_hangs_holds_up_no_other(make, databases, monkeypatch):
-    """Finding 1.6: renewal and sweep of the healthy one go on while the other neither answers nor fails."""
+    """A database that hangs stops neither the renewal of leases nor the sweep in another database."""
     api, cell = databases
     runner, hanging, release = make(), threading.Event(), threading.Event()
     runner.start()
@@ -277,7 +277,7 @@ def test_a_row_that_is_added_may_wait(make, databases, delay):
 
 
 def test_a_hand_over_takes_no_row_from_somebody_living(databases):
-    """Finding 1.11, rule 19."""
+    """A hand-over takes a row from a dead owner or from none, but not from a living one (operations.md, rule 19)."""
     _, cell = databases
     operation_leases.begin_lease(cell, 'me', 'h', 30)
     operation_leases.begin_lease(cell, 'living', 'h', 30)

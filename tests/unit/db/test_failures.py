@@ -138,7 +138,7 @@ def test_the_option_bounds_retries(quick):
 
 
 def test_nothing_is_tried_again_once_the_time_of_a_statement_is_over(quick, monkeypatch):
-    """Finding 1.6: ten waits of ten seconds for a lock are no set time."""
+    """A statement is not tried again after its time is over, even if each wait for a lock was short enough."""
     clock = itertools.count(0, 4)
     monkeypatch.setattr(failures.time, 'monotonic', lambda: next(clock))
     with pytest.raises(exc.OperationalError):

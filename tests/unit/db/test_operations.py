@@ -313,7 +313,7 @@ def test_a_claim_is_one_transaction_and_may_be_sent_again(building):
 
 
 def test_a_host_that_is_forced_down_begins_no_step_and_undoes_what_it_did(building):
-    """Found 1.17: an error that counts as unanswered; its conductor finds out that it is down."""
+    """A host that is forced down may begin no step and may do undos; the refusal is ReleasePending."""
     with building.write() as conn:
         number = services.get_or_create(conn, 'gpu1', 'nova-compute', 'compute', version=1)['id']
         claims.check(conn, KEY, host='gpu1')

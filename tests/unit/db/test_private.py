@@ -24,7 +24,7 @@ def fresh(tmp_path: pathlib.Path):
 
 
 def test_sqlite_files_are_their_owners_alone(fresh, tmp_path):
-    """Finding 6.10: also what SQLite puts beside the file."""
+    """SQLite's database files, with its -wal and -shm files, have mode 0600."""
     with fresh.read() as connection:
         connection.execute(sa.text('SELECT 1'))
     assert (tmp_path / 'fresh.sqlite').stat().st_mode & 0o777 == 0o600

@@ -58,7 +58,10 @@ def test_a_heartbeat_is_one_statement_by_the_databases_clock(cell, service, stat
     ('together', 'expected'), [(1000, ['SELECT', 'UPDATE', 'COMMIT']), (2, ['SELECT', 'UPDATE', 'SELECT', 'COMMIT'])]
 )
 def test_heartbeats_of_many(cell, service, statements, monkeypatch, together, expected):
-    """Finding 3.13: two statements for all; who counts as down, and goes on so, and whose row isn't there."""
+    """The reports of many hosts cost two statements, and the result says which hosts counted as down.
+
+    A host that counted as down stays down until it makes a call, and an unknown id is ignored.
+    """
     monkeypatch.setattr(services, '_TOGETHER', together)
     with cell.write() as connection:
         rows = [

@@ -32,7 +32,7 @@ def test_what_is_no_list(text: str) -> None:
     ['0-99999999', f'0-{cpuset.MOST}', f'{cpuset.MOST}', '0-65535,' * 100, '^0-65535,' * 100, '9' * 5000, '1' * 10],
 )
 def test_no_list_grows_beyond_what_a_machine_has(text: str) -> None:
-    """Finding 6.1: one range, and all ranges of a list together."""
+    """A list of CPUs that contains more CPUs than a machine can have is refused, in one range or in many."""
     with pytest.raises(ValueError, match=r'not a range|neither|more than'):
         cpuset.parse(text)
 

@@ -183,7 +183,7 @@ ATTACKS = [
 
 @pytest.mark.parametrize('properties', ATTACKS, ids=lambda each: str(each)[:40])
 def test_what_an_owner_writes_into_an_image_is_bounded(properties: dict[str, Any]) -> None:
-    """Findings 6.1 and 6.10: refused before anything is built from it."""
+    """An oversized image property is refused with 400 before anything large is built from it."""
     tracemalloc.start()
     try:
         with pytest.raises(InvalidImageProperty) as caught:
@@ -207,7 +207,10 @@ def test_what_an_owner_writes_into_an_image_is_bounded(properties: dict[str, Any
     ],
 )
 def test_texts_that_nobody_knows_are_bounded_and_fit_into_a_domain(properties: dict[str, Any]) -> None:
-    """Finding 6.10: the property stood in the domain's metadata, and the build failed on every host."""
+    """An unknown image property is refused if it is too long or contains characters that XML forbids.
+
+    Such a property is copied into the domain's metadata, and its build would fail on every host.
+    """
     with pytest.raises(InvalidImageProperty):
         check_texts(properties)
     check_texts({'description': 'two lines\r\n\tand more, \u2014 \U0001f4a9'})

@@ -151,7 +151,7 @@ def test_a_heartbeat_of_a_service_that_is_gone_fails(ctxt: RequestContext, cell:
 def test_a_host_that_disables_itself_gives_way_to_administrators(
     ctxt: RequestContext, cell: Database, service_id: int, row: Any, said: Any, left: Any
 ) -> None:
-    """Finding 4.4: whatever an administrator says between its reading and its writing."""
+    """A host that disables or enables itself does not overwrite an administrator's change that came in between."""
     service = Service.get_by_args(ctxt, 'host1', 'nova-compute')
     service.disabled, service.disabled_reason = said
     service.obj_what_changed()

@@ -129,7 +129,7 @@ def test_value_of_another_form(value):
 
 @pytest.mark.parametrize('value', ['a:99999999999', 'a:257', 'a:128,b:129', 'a:' + '9' * 200])
 def test_the_devices_of_a_flavor_are_counted(value):
-    """Finding 6.8: each device is a group of its own in the scheduler and in the question to Placement."""
+    """A PCI request for more than 256 devices is refused with 400, as each device is a group in the Placement query."""
     with pytest.raises(request.PciInvalidAlias) as caught:
         request.parse_value(value)
     assert caught.value.code == 400

@@ -33,7 +33,10 @@ from tests.unit.pci.builders import found
     ],
 )
 def test_a_key_like_a_real_one_is_refused_with_both_names(key: str, meant: str) -> None:
-    """Finding 7.4: it was a tag, and the host offered every device of the vendor."""
+    """A device_spec key that resembles a known key is refused with both names.
+
+    If the key were taken for a tag, the host would offer every device of the vendor.
+    """
     with pytest.raises(PciConfigInvalidSpec) as caught:
         DeviceSpecs.parse([json.dumps({'vendor_id': '10de', key: '13f1'})])
     assert f"'{key}' is not a known key. Did you mean '{meant}'?" in str(caught.value)

@@ -118,6 +118,6 @@ def test_fingerprints(interface):
 
 @pytest.mark.parametrize('interface', [conductor.ComputeTask, compute.Compute])
 def test_a_method_has_few_arguments(interface):
-    """Finding 3.11. What takes more than three is one order."""
+    """A method of an RPC interface has at most three arguments; a method that needs more takes an order."""
     many = [name for name in interface.methods() if len(interface.arguments(name)) > 3]
     assert many == []

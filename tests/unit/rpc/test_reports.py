@@ -1,5 +1,7 @@
-"""Reports that conductors take together, over kombu's broker in memory. Finding 3.13; the real broker:
-integration/test_health.py."""
+"""Reports that conductors take together, over kombu's broker in memory.
+
+integration/test_health.py tests them with a real broker.
+"""
 
 from __future__ import annotations
 

@@ -146,7 +146,10 @@ def hang() -> Iterator[Callable[[str], Hang]]:
 
 
 def test_calls_end_while_the_queue_of_replies_does_not_open(monkeypatch, hang) -> None:
-    """Finding 7.1: oslo.messaging opens it without an end. The first calls wait together, later ones not at all."""
+    """Calls fail in time while the queue of replies does not open; only the first calls wait for it.
+
+    oslo.messaging itself would try to open the queue without a limit.
+    """
     act = hang('nobody')
     sender = sender_with(monkeypatch, act)
     set_times(sender, 0.05)

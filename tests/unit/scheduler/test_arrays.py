@@ -631,7 +631,7 @@ def test_a_cell_that_is_gone_takes_its_hosts_along():
 
 
 def test_hosts_without_a_host_mapping_are_present_and_not_usable():
-    """Finding 3.7."""
+    """A host without a host mapping is present in the table and not usable."""
     table, (one, other) = filled([{**node('a'), 'deleted': 0}, {**node('b', id=2, mapped=0), 'deleted': 0}])
     for name in ('a', 'b'):
         table.services.put(CELL, {'id': 1, 'host': name, 'disabled': False, 'deleted': 0})

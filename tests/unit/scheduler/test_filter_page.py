@@ -1,4 +1,4 @@
-"""What the page about filters tells to paste is the default list and one's own. Finding 7.8: it dropped two filters."""
+"""The list of filters that the page about filters tells to paste is the default list and the operator's filter."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def environment(directory, package):
 
 
 def test_an_environment_of_another_checkout_is_told(tmp_path, monkeypatch, capsys):
-    """Finding 7.9: its code ran, and nothing said so."""
+    """Bootstrap warns if the virtual environment runs the code of another checkout."""
     other = tmp_path / 'other'
     (other / 'kilonova').mkdir(parents=True)
     (other / 'kilonova' / '__init__.py').touch()

@@ -1,4 +1,4 @@
-"""make host: one more host of the one-machine cloud. Finding 7.14."""
+"""Tests of `make host`, which adds a host to the one-machine cloud."""
 
 from __future__ import annotations
 

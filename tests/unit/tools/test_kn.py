@@ -1,4 +1,4 @@
-"""bin/kn: kilonova-manage with the files of the one-machine cloud. Finding 7.11."""
+"""Tests of bin/kn, which runs kilonova-manage with the configuration files of the one-machine cloud."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_spawn_again_replaces_the_guest(rig: Any) -> None:
 
 
 def test_what_no_host_takes_is_refused_before_anything_is_made(rig: Any) -> None:
-    """ "found 1.5"."""
+    """An extra spec that no host accepts is refused before anything is made."""
     rig.here.guests.check(new_instance(flavor=new_flavor(extra_specs={'quota:cpu_shares': '512'})), image_meta())
     instance = new_instance(flavor=new_flavor(extra_specs={'quota:cpu_period': '1'}))
     for act in (rig.here.guests.check, rig.here.guests.spawn):

@@ -39,7 +39,7 @@ def test_nothing_is_offered_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_resource_that_the_host_lacks_has_a_ratio(tmp_path: Path) -> None:
-    """Found 1.1: the node's record takes each of the three, whatever the host has."""
+    """Each of the three allocation ratios has a value, even for a resource that the host lacks."""
     conf = new_conf(tmp_path, cpu_allocation_ratio=8.0)
     found = inventory.ratios(conf, inventory.root(conf, 0, 1024, 0, {'MEMORY_MB': {'allocation_ratio': 1.5}}, pcpus=4))
     assert found == {'cpu_allocation_ratio': 8.0, 'ram_allocation_ratio': 1.5, 'disk_allocation_ratio': 1.0}

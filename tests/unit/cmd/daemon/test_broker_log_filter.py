@@ -1,4 +1,7 @@
-"""What is logged while the broker is away. Finding 7.12: 4,700 lines of oslo.messaging in ten minutes."""
+"""Tests of the log filter that reduces oslo.messaging's lines while the broker is away.
+
+Without the filter, oslo.messaging logged 4,700 lines in ten minutes.
+"""
 
 from __future__ import annotations
 

@@ -115,7 +115,10 @@ def test_computes_older_than_the_release_before_refuse_the_start(cloud, caplog):
 
 
 def test_what_holds_others_back_is_named_with_its_last_report(cloud, caplog):
-    """Found 1.11: a row of an old release whose host was last seen a month ago; and one that never reported."""
+    """A compute of an old release that limits others is named with its version and its last report.
+
+    The hosts reported 30 days ago, or never.
+    """
     caplog.set_level('INFO')
     conf, found, database = cloud
     month = add(database, 'gpu7', versions.OLDEST_SUPPORTED - 1)
@@ -136,7 +139,7 @@ def test_what_holds_others_back_is_named_with_its_last_report(cloud, caplog):
 
 @pytest.mark.parametrize(('interface', 'binary'), [('conductor', 'nova-conductor'), ('scheduler', 'nova-scheduler')])
 def test_controllers_that_hold_others_back_are_named(cloud, caplog, interface, binary):
-    """Found 1.11."""
+    """A conductor or scheduler of an old release that limits others is logged with its version and last report."""
     caplog.set_level('INFO')
     conf, found, database = cloud
     seen(database, add(database, 'ctl1', OLD, binary), 3 * 3600)

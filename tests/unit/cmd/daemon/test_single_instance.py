@@ -1,4 +1,4 @@
-"""Two computes of one host: the second refuses to start. Finding 7.5: both served the queue."""
+"""A second compute for the same host refuses to start, as two of them would serve one queue."""
 
 from __future__ import annotations
 

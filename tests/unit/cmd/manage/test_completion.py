@@ -1,4 +1,4 @@
-"""Completion in bash of the programs of commands: every command and every option. Finding 7.15."""
+"""Bash completion of the command-line programs offers every command and every option."""
 
 from __future__ import annotations
 

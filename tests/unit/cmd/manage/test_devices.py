@@ -50,7 +50,7 @@ def listed(cloud: Any, *arguments: str) -> list[str]:
 
 # -- list -------------------------------------------------------------------------------------------------------------
 def test_devices_of_a_host_free_ones_and_a_servers(cloud: Any, cell: Any) -> None:
-    """Finding 7.15."""
+    """`device list` selects devices by host, by server (id or whole name), and those that are free."""
     assert listed(cloud) == listed(cloud, '--host', 'gpu1') == [HELD, FREE]
     assert listed(cloud, '--host', 'gpu2') == []
     assert listed(cloud, '--free') == [FREE]
@@ -122,7 +122,7 @@ def soft_deleted() -> Any:
 def test_a_device_without_an_owner_is_found_and_given_back(
     cloud: Any, cell: Any, happen: Callable[[], Any], owner: str | None, why: str
 ) -> None:
-    """Finding 7.11: only SQL gave it back."""
+    """`device check` names a device without an owner, and `device release` makes it available again."""
     assert cloud('device', 'check') == (0, ['2 devices, each held by a server or free'])
     change(cell, happen())
     assert cloud('device', 'check') == (

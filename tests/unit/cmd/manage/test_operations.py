@@ -1,4 +1,4 @@
-"""kilonova-manage operation: what is under way, without SQL. Finding 7.11."""
+"""Tests of `kilonova-manage operation`, which lists and shows operations that are running or waiting."""
 
 from __future__ import annotations
 

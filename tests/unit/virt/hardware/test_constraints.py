@@ -229,6 +229,6 @@ def test_what_is_refused(specs: dict[str, str], image: dict[str, str], error: ty
     ],
 )
 def test_a_flavor_of_any_size_builds_no_set_of_its_cpus(specs: dict[str, str]) -> None:
-    """Finding 6.1: flavors may have two thousand million CPUs."""
+    """A flavor with 2**31 - 1 vCPUs is refused before a set of its CPUs is built."""
     with pytest.raises(asked.InvalidNUMAValue):
         asked.of(Flavor(vcpus=2**31 - 1, memory_mb=1024, extra_specs=specs))

@@ -60,6 +60,6 @@ def test_what_is_refused(specs: dict[str, str], image: dict[str, str], error: ty
 
 
 def test_a_flavor_of_any_size_is_no_list_of_layouts() -> None:
-    """Finding 6.1: flavors may have two thousand million CPUs."""
+    """A flavor with 2**31 - 1 vCPUs is refused before a list of its topologies is built."""
     with pytest.raises(topology.ImageVCPULimitsRangeImpossible):
         topology.choose(2**31 - 1, topology.limits_of({}))

@@ -1,4 +1,4 @@
-"""Whose fault an error of libvirt is, by its code and text. "found 1.5", "found 1.4"."""
+"""Errors of libvirt are assigned to the host, the request or a device by their code and text."""
 
 from __future__ import annotations
 

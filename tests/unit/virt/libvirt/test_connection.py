@@ -140,7 +140,7 @@ def host(daemon: list[Any]) -> Libvirt:
 
 # -- lost --------------------------------------------------------------------------------------------------------------
 def test_a_call_is_made_again_on_a_new_connection(host: Libvirt, daemon: list[Any]) -> None:
-    """Finding 4.3: a restarted libvirtd fails no call."""
+    """A call that fails because libvirtd was restarted is made again on a new connection."""
     old, new = Connection(getLibVersion=lost), Connection(getLibVersion=9)
     daemon += [old, new]
     assert host.libvirt_version() == 9
@@ -165,7 +165,7 @@ def test_a_dead_connection_is_asked_nothing(host: Libvirt, daemon: list[Any]) ->
 
 
 def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Libvirt, daemon: list[Any]) -> None:
-    """Finding 4.3: a thread that hears late must not drop what another thread opened meanwhile."""
+    """A call that notices late that its connection is lost does not close the connection that replaced it."""
     new = Connection()
 
     def replaced() -> Exception:
@@ -179,7 +179,10 @@ def test_a_late_failure_of_an_old_connection_leaves_the_new_one(host: Libvirt, d
 
 
 def test_calls_at_the_same_time_have_a_connection_each(host: Libvirt, daemon: list[Any]) -> None:
-    """Finding 4.5: of those that wait on one, libvirt wakes one when keepalive gives it up."""
+    """Calls at the same time use a connection each.
+
+    If several calls wait on one connection that keepalive gives up, libvirt wakes only one of them.
+    """
     first, second = Connection(getLibVersion=lambda: len(host.kind())), Connection()
     daemon += [first, second]
     for _ in range(3):
@@ -251,7 +254,7 @@ def test_no_daemon_is_waited_for_but_a_wrong_address_is_refused(tmp_path: Path) 
 def test_a_daemon_that_does_not_answer_costs_one_thread(
     host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding 4.5. The connection that comes late is used."""
+    """A libvirtd that does not answer costs one thread, and the connection is used if it opens late."""
     answers, connection = threading.Event(), Connection()
     daemon += [lambda: answers.wait(60) and connection, Connection()]
     monkeypatch.setattr(connection_module, 'OPEN_WAIT', 0.05)
@@ -267,7 +270,10 @@ def test_a_daemon_that_does_not_answer_costs_one_thread(
 def test_calls_that_hang_leave_threads_for_others(
     host: Libvirt, daemon: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Finding 4.5: eventlet has 20 native threads for everything, heartbeats included."""
+    """Further calls are refused while 16 calls hang, which leaves native threads for heartbeats.
+
+    eventlet has 20 native threads for all purposes.
+    """
     answers = threading.Event()
     daemon += [Connection(getLibVersion=lambda: answers.wait(60) and 9) for _ in range(connection_module.CALLS)]
     monkeypatch.setattr(connection_module, 'TURN_WAIT', 0.05)
@@ -356,7 +362,7 @@ def connected(host: Libvirt, daemon: list[Any]) -> tuple[Listener, Connection]:
 
 
 def test_a_loss_that_lasts_is_told_and_its_end(host: Libvirt, daemon: list[Any]) -> None:
-    """Findings 4.3, 4.4: the connection is opened again without anybody asking."""
+    """A lost connection is reported, opened again without a call, and its return is reported."""
     listener, old = connected(host, daemon)
     old.end(libvirt.VIR_CONNECT_CLOSE_REASON_EOF)
     until(lambda: listener.heard)
@@ -413,7 +419,7 @@ def test_a_connection_that_is_lost_before_it_is_known_is_opened_again(host: Libv
 
 
 def test_guests_that_change_are_told(libvirt_rig: Any) -> None:
-    """Finding 4.6, with the events of libvirt's test driver."""
+    """Each change of a guest is reported once, with the events of libvirt's test driver."""
     listener = Listener()
     hypervisor = Libvirt(libvirt_rig.here.host._libvirt.uri, 'gpu1')
     hypervisor.listen(listener)
@@ -441,7 +447,7 @@ def away(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_never_made_is_undone_without_a_hypervisor(libvirt_rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finding 1.10: the free alternate was never tried, as the undo of nothing wanted libvirt, too."""
+    """The undo of a guest that was never made needs no hypervisor, so that the next host can be tried at once."""
     instance = builders.new_instance()
     away(libvirt_rig, monkeypatch)
     with pytest.raises(HypervisorUnavailable):

@@ -1,5 +1,7 @@
-"""Servers that bring their own kernel (kernel_id, ramdisk_id): its files are fetched, stand beside the disks, and go
-with them. Finding 3.6: such a server booted from its disk, which has no boot loader."""
+"""Servers that bring their own kernel (kernel_id, ramdisk_id): its files are fetched and kept beside the disks.
+
+They are copied and deleted with the disks. Without them the server would boot from its disk, which has no boot loader.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Qemu:
 
 
 def test_qemu_copies_the_disk_of_a_running_guest(libvirt_rig: Any, instance: Any, monkeypatch, tmp_path: Path) -> None:
-    """Finding 4.7: nobody holds it, and no program reads the disk beside QEMU."""
+    """QEMU copies the disk of a running guest, which is not paused, and no other program reads the disk."""
     Qemu(monkeypatch)
     monkeypatch.setattr(Guest, 'hold', None)
     monkeypatch.setattr(command, 'watched', None)

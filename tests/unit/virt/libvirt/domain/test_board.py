@@ -65,7 +65,7 @@ def test_boot_menu(configure: Configure, asked: dict[str, Any]) -> None:
     ],
 )
 def test_firmware(configure: Configure, asked: dict[str, Any], firmware: str | None) -> None:
-    """Finding 3.6: an image with hw_firmware_type=uefi booted by BIOS."""
+    """The guest gets the firmware that its image, flavor or architecture asks for."""
     domain = configure(OsConfigurator(), **asked)
     found = domain.find('os')
     assert found is not None
@@ -117,7 +117,7 @@ MACHINES = {'pc': 255, 'pc-i440fx-7.2': 255, 'q35': 288, 'virt': None}
 def test_machine_types_that_the_hosts_qemu_has(
     configure: Configure, machine: str | None, vcpus: int, said: str | None
 ) -> None:
-    """Siblings of "found 1.5"."""
+    """A machine type that the host's QEMU lacks, or with too many vCPUs for it, is refused by name."""
     asked = {
         'settings': {'machine_types': MACHINES},
         'flavor': {'vcpus': vcpus},
@@ -139,7 +139,7 @@ def test_machine_types_that_the_hosts_qemu_has(
     ],
 )
 def test_a_kernel_of_its_own(configure: Configure, properties: dict[str, str], command_line: str) -> None:
-    """Finding 3.6."""
+    """A guest whose image names a kernel boots from it, with its ramdisk and a command line."""
     asked = {'properties': properties, 'disks': (GuestDisk('/i/disk', 'qcow2'),)}
     domain = configure(OsConfigurator(), kernel='/i/kernel', ramdisk='/i/ramdisk', **asked)
     assert [(part.tag, part.text) for part in domain.findall('os/*')][1:4] == [
@@ -165,7 +165,7 @@ def test_a_kernel_of_its_own(configure: Configure, properties: dict[str, str], c
         ({'extra_specs': {'hw:viommu_model': 'auto'}, 'settings': {'arch': 'aarch64'}}, ['acpi', 'vmcoreinfo']),
         ({'properties': {'img_hide_hypervisor_id': 'yes'}}, ['acpi', 'apic', 'vmcoreinfo', 'kvm']),
         ({'properties': {'os_type': 'windows'}}, ['acpi', 'apic', 'vmcoreinfo', 'hyperv']),
-        # Finding 4.2: QEMU without KVM refuses to start with any of them.
+        # QEMU without KVM refuses to start with any feature of Hyper-V.
         ({'properties': {'os_type': 'windows'}, 'settings': {'virt_type': 'qemu'}}, ['acpi', 'apic', 'vmcoreinfo']),
         ({'extra_specs': {'hw:pmu': 'False'}}, ['acpi', 'apic', 'vmcoreinfo', 'pmu']),
     ],

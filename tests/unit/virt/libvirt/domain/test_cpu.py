@@ -227,7 +227,7 @@ def test_the_priority_is_the_hosts(configure: Configure) -> None:
 def test_shares_are_those_of_the_hosts_control_groups(
     configure: Configure, version: int | None, taken: tuple[str, ...], refused: tuple[str, ...], bounds: str
 ) -> None:
-    """ "found 1.5"."""
+    """`quota:cpu_shares` is refused outside of the range of the host's version of control groups."""
     for shares in taken:
         found = configure(
             *CONFIGURATORS, settings={'control_groups': version}, extra_specs={'quota:cpu_shares': shares}

@@ -107,7 +107,7 @@ def test_controllers(configure: Configure, settings: dict[str, Any], controllers
 
 @pytest.mark.parametrize('properties', [{'hw_disk_bus': 'usb'}, {'hw_cdrom_bus': 'usb'}, {}])
 def test_disks_on_usb_have_a_controller(configure: Configure, properties: dict[str, str]) -> None:
-    """Finding 4.1: "USB is disabled for this domain, but USB devices are present"."""
+    """A domain with a disk or CD-ROM on USB has a USB controller; others have USB switched off."""
     disks = (GuestDisk('/disk', 'qcow2'), GuestDisk('/cd', 'raw', 'cdrom'))
     domain = configure(ControllerConfigurator(), disks=disks, properties=properties)
     assert [(found.get('type'), found.get('model')) for found in domain.findall('devices/controller')] == [

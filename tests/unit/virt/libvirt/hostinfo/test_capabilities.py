@@ -191,7 +191,10 @@ NOT_ARM = """HW_ARCH_I686 COMPUTE_GRAPHICS_MODEL_QXL COMPUTE_NET_VIF_MODEL_PCNET
     [('x86_64', PC, 'HW_ARCH_AARCH64 COMPUTE_GRAPHICS_MODEL_XEN'), ('aarch64', ARM, NOT_ARM)],
 )
 def test_traits(arch: str, there: str, missing: str) -> None:
-    """Finding 3.3: with the prefilter for image properties nobody could take an image with hw_video_model."""
+    """A host has the traits of the models and buses that its QEMU supports.
+
+    The prefilter for image properties needs them: without them no host accepts an image with hw_video_model.
+    """
     both = "<guest><os_type>hvm</os_type><arch name='i686'><domain type='kvm'/></arch></guest></capabilities>"
     host = capabilities.parse(KVM.replace('x86_64', arch).replace('</capabilities>', both))
     found = inventory.traits(None, host, capabilities.usual(arch), ['emulate'])  # type: ignore[arg-type]

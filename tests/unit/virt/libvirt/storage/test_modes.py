@@ -1,4 +1,4 @@
-"""Disks, cached images and config drives are their owner's alone, while they are being made as well. Finding 6.10."""
+"""Disks, cached images and config drives are readable only by their owner, also while they are being made."""
 
 from __future__ import annotations
 
