@@ -123,7 +123,8 @@ class TaskRegistry:
             work.end(error)
             raise
         except BaseException:
-            # The thread is being ended from outside: waiting threads get Unanswered, so that the flow repeats the call.
+            # This thread is being ended from outside. Raise Unanswered in the threads that wait for its result, so that
+            # the conductor sends their calls again.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:
