@@ -170,8 +170,8 @@ class Runner:
         """Take the operation rows with these uuids from a database and run their operations in the worker threads.
 
         Several uuids are the rows of one create request, which are scheduled together. ``fresh`` is True if the rows
-        were just accepted, so that no conductor has worked on them yet. If this process already has such an operation
-        and it waits to call a host, it is continued: it reads its row again, because the row may have been cancelled.
+        were just accepted, and no conductor has worked on them yet. If this process already has such an operation and
+        it waits to call a host, it is continued: it reads its row again, because the row may have been cancelled.
         """
         with self.workers.lock:
             if self.workers.stopping:

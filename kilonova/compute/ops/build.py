@@ -213,8 +213,8 @@ def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
 def undo_build(op: HostTask) -> Reply:
     """Destroy the guest that ``build`` created, and release the resources that it claimed.
 
-    It is safe to call it if the build never ran, was already undone on this host, or ended when an earlier process of
-    this host ended.
+    It is safe to call it even if the build never ran, was already undone on this host, or ended when an earlier process
+    of this host ended.
     """
     with op.exclusive():
         destroy(op)

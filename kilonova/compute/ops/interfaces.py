@@ -99,7 +99,8 @@ def detach(op: HostTask, vif: dict[str, Any]) -> Reply:
 def undo_detach(op: HostTask, vif: dict[str, Any]) -> Reply:
     """Undo ``detach``: attach the port to the guest again.
 
-    It is safe to call it if the guest never released the port. Nothing is done if the server is on another host now.
+    It is safe to call it even if the guest never released the port. Nothing is done if the server is on another host
+    now.
     """
     with op.exclusive():
         if op.is_at_home():

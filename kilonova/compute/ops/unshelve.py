@@ -121,7 +121,7 @@ def _destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
 def undo_unshelve(op: HostTask) -> Reply:
     """Delete the guest and files that ``unshelve`` created, and release its resources.
 
-    It is safe to call it if nothing was begun, or if this host has undone it already.
+    It is safe to call it even if nothing was begun, or if this host has undone it already.
     """
     with op.exclusive():
         _destroy(op)

@@ -99,7 +99,7 @@ def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
 def undo_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
     """Undo ``make_copy``: end the copying and disconnect the second volume.
 
-    It is safe to call it if there was no copy, or if the server no longer has the first volume.
+    It is safe to call it even if there was no copy, or if the server no longer has the first volume.
     """
     with op.exclusive():
         if find_volume(op, copy['of']) is not None:
