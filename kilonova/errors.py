@@ -404,7 +404,7 @@ class GroupPolicyViolated(HostRejected):
 
 
 class BuildAbort(KilonovaError):
-    """No host can build the server, so that further attempts are useless."""
+    """No host can build the server. No further host is tried."""
 
     msg_fmt = 'Build of instance %(instance_uuid)s aborted: %(reason)s'
     cause = Cause.REQUEST

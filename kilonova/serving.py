@@ -97,7 +97,7 @@ SECONDS = {
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, so that nothing can be sent to it."""
+    """The client has closed the connection. Nothing can be sent to it any more."""
 
 
 class BadRequest(Exception):

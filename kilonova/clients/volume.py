@@ -110,7 +110,10 @@ class VolumeBackendFailed(errors.Unavailable):
 
 # -- the objects of Cinder ---------------------------------------------------------------------------------------------
 class AttachedTo(NamedTuple):
-    """One of a volume's complete attachments. ``host`` is None if the volume was read as a user."""
+    """An attachment of a volume to a server, after the volume was connected.
+
+    ``host`` is None if the volume was read with a user's token.
+    """
 
     server_id: str
     attachment_id: str
@@ -137,8 +140,8 @@ class Volume:
     image_metadata: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: str | None = None
     # State of the volume's migration to another back end: starting, migrating, completing, success, error and others.
-    # The target volume of a migration has 'target:' and the id of the migrating volume.
-    # Only the service can read this field. The states success and error remain after the migration.
+    # For the volume to which the data is copied, the field is 'target:' followed by the id of the migrating volume.
+    # Cinder shows this field only to administrators. The states success and error remain after the migration.
     migration: str | None = None
     attachments: tuple[AttachedTo, ...] = ()
     description: str | None = None

@@ -33,7 +33,8 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Errors that are no failure of this host: the flow ends the operation, tries another host, or sends the call again.
+# Errors that are no failure of this host. After such an error the conductor ends the operation, tries another host,
+# or sends the call again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
@@ -46,7 +47,7 @@ class Behaviour:
 
     ``forward`` is True for a method that is repeated until it succeeds, such as a delete or an undo. It can't be
     cancelled, and a failure is not stored as its final result. ``verdict(op, error)`` converts an error of the function
-    to the one that the flow receives.
+    to the error that is sent to the conductor.
     """
 
     checks: StepCheck = StepCheck.STEP
@@ -171,7 +172,7 @@ class Order:
 
     def _told(self, op: HostTask, error: Exception) -> Exception:
         if isinstance(error, (Stopping, errors.ReleasePending)):
-            # The step has no result yet: the flow must send the call again.
+            # The step has no result yet: the conductor must send the call again.
             return errors.Unanswered(error.message)
         verdict = self._behaviour.verdict
         return as_known(error if verdict is None else verdict(op, error))

@@ -3,7 +3,7 @@
     with keys.doing('build_and_run_instance', '<operation>/<step>/<attempt>') as (work, first):
         if not first:
             return work.outcome()
-        work.result = …                     # call work.check() at each boundary
+        work.result = …                     # call work.check() between two parts of the work
     keys.cancel('<operation>')
 
     with locks.hold(instance.uuid), slots.hold(work.check):
@@ -11,7 +11,8 @@
 
 A call that is sent twice is executed once. If a call with the same key arrives while the first one runs, it waits for
 the end and returns the same result. If it arrives after the end, the stored result is returned. A call with an unknown
-key is executed; the step first asks the conductor whether the operation is still at this step (``HostTask.exclusive``).
+key is executed. Its function first asks the conductor whether the operation still waits for this call
+(``HostTask.exclusive``).
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class TaskRegistry:
             work.end(error)
             raise
         except BaseException:
-            # The thread is being ended from outside: waiting threads get Unanswered, so that the flow repeats the call.
+            # This thread is being ended from outside. Raise Unanswered in the threads that wait for its result, so that
+            # the conductor sends their calls again.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:

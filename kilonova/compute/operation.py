@@ -91,7 +91,7 @@ class _WrittenArguments(TypedDict, total=False):
 
 
 class ClaimFields(_WrittenArguments, total=False):
-    """Optional fields of a claim, in addition to the claimed amounts and devices.
+    """Optional fields of a claim, in addition to the claimed CPUs, memory, disk and devices.
 
     ``db.queries.claims.ClaimWrite`` describes them.
     """
@@ -100,7 +100,7 @@ class ClaimFields(_WrittenArguments, total=False):
 
 
 class Undone(TypedDict, total=False):
-    """Optional fields of the save with which an undo ends, in addition to the released devices and amounts."""
+    """Optional fields of the save with which an undo ends, in addition to the resources that it releases."""
 
     event: ActionEvent
     undone: str | None
@@ -236,7 +236,8 @@ class HostTask:
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The operation has moved on. The flow's undo, or this host when it is back, removes what is left.
+                    # The conductor no longer waits for this step. What this undo has not removed is removed later:
+                    # when the conductor undoes the operation, or by this host after it was down.
                     LOG.info(
                         '%s: the undo %s has stopped: %s',
                         name,
@@ -275,9 +276,9 @@ class HostTask:
     ) -> list[objects.PciDevice]:
         """Claim CPU, memory, disk and devices for the server, and return the claimed devices.
 
-        ``side`` is the claim's name in the tracker: ``RUN``, or the migration's claim key. ``wanted`` holds the
-        requested NUMA cells; ``tracker.topology(uuid, side)`` returns the assigned ones. ``extra(plan)`` returns the
-        columns of instance_extra to write. If an error is raised, nothing stays claimed.
+        ``side`` is the claim's name in the tracker: ``RUN``, or ``claim_key(migration)`` in a move. ``wanted`` holds
+        the requested NUMA cells; ``tracker.topology(uuid, side)`` returns the assigned ones. ``extra(plan)`` returns
+        the columns of instance_extra to write. If an error is raised, nothing stays claimed.
 
         Raises:
             HostRejected: The host can't take the server; an alternate host may.
@@ -385,8 +386,8 @@ class HostTask:
     def save(self, plan: ClaimPlan | None = None, **fields: Unpack[SaveFields]) -> None:
         """Save the result of a step. A caller that gives a ``plan`` must hold ``tracker.writing()``.
 
-        ``plan`` holds the devices and amounts that the tracker is about to claim or free. Raises KeyGone, ClaimConflict
-        or Conflict if nothing was written; the plan is then dropped.
+        ``plan`` holds the CPUs, memory, disk and devices that the tracker is about to claim or free. Raises KeyGone,
+        ClaimConflict or Conflict if nothing was written; the plan is then dropped.
         """
         tracker = self.host.tracker
         usage = fields.get('usage')
@@ -429,10 +430,11 @@ class HostTask:
     def give_back(
         self, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True, **fields: Unpack[SaveFields]
     ) -> None:
-        """Free the server's devices and amounts on this host, and save that together with the given fields.
+        """Free the devices, CPUs, memory and disk that the server holds on this host, and save this in the database.
 
-        ``leaving`` is called with each claim key of the server; the claims for which it returns True are freed.
-        ``unsided`` is True if devices without a known claim key are freed as well.
+        ``leaving`` is called with the name (claim key) of each of the server's claims on this host. The claims for
+        which it returns True are freed. ``unsided`` is True if the devices of which no claim is known are freed as
+        well. ``fields`` are saved in the same transaction.
         """
         tracker = self.host.tracker
         with tracker.writing(self.ctxt):

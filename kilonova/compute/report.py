@@ -30,12 +30,13 @@ Send = Callable[[int, str], None]
 class Heartbeat:
     """The heartbeat of one service.
 
-    ``beat()`` never raises: a host that can't report continues to work, and after a while it counts as down. ``send(id,
-    host)`` sends a report that is not answered, and raises Unanswered if the message is not accepted. If ``send`` is
-    None, all reports are calls.
+    ``beat()`` sends a report to the conductor and never raises an error: a host that can't report continues to work,
+    and after a while it counts as down. ``send(id, host)`` sends a report as an RPC cast, and raises Unanswered if the
+    message bus does not accept it. If ``send`` is None, all reports are RPC calls.
 
-    ``recovered`` is called because the host may have missed decisions: at the first report after failed reports, after
-    ``patience`` seconds without a report, and after a conductor said that this host counted as down (``again``).
+    ``recovered()`` is called when a report is answered and the conductors may have treated the host as down before.
+    This is so if the report before failed, if there was no report for ``patience`` seconds, or if a conductor said that
+    the host counted as down (``again``).
     """
 
     def __init__(

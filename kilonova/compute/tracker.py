@@ -1,9 +1,10 @@
-"""The resource tracker of one compute node: which server holds which amounts and devices.
+"""The resource tracker of one compute node. It records which CPUs, memory, disk and devices each server holds.
 
-The tracker has an entry for each server and claim key. A claim key (argument ``side``) is the name of one of a server's
-claims: ``RUN`` for a server of this host, ``claim_key(migration)`` for a server that is moving to this host. An entry
-has amounts, a placement on the NUMA cells, and devices. A claim that is repeated does not count twice, because its
-entry exists already. Totals are computed from the entries.
+A server can have several claims on a host, for example if it is moved within the host. The tracker has an entry for
+each claim. The claim's name (argument ``side``, the claim key) is ``RUN`` for a server of this host, and
+``claim_key(migration)`` for a server that is moving to this host. An entry has CPUs, memory and disk, a placement on
+the NUMA cells, and devices. A claim that is repeated does not count twice, because its entry exists already. Totals are
+computed from the entries.
 
     with tracker.writing(ctxt):                 # one writer of this node's rows at a time
         plan = tracker.plan(uuid, RUN, flavor, pci_requests)
@@ -54,16 +55,16 @@ class ClaimExists(errors.Conflict):
 
 
 def claim_key(migration: objects.Migration) -> str:
-    """Return the claim key of a server that moves to this host: the name of its claim in the tracker.
+    """Return the name under which the tracker stores the claim of a server that moves to this host.
 
-    The key contains the id of the server's migration. The server's migration context has the same id.
+    The name contains the id of the server's migration. The server's migration context has the same id.
     """
     return f'migration-{migration.id}'
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The resources that a server holds under one claim key. ``devices`` are PCI addresses."""
+    """The resources of one of a server's claims on this host. ``devices`` are PCI addresses."""
 
     usage: Usage
     devices: frozenset[str] = frozenset()
@@ -94,10 +95,11 @@ Work = frozenset[tuple[str, str]]
 class ClaimPlan:
     """A planned change of the resources that one server holds on this host.
 
-    ``before`` and ``sides`` are the server's entries before and after the change, by claim key. ``after`` are the
-    host's devices after the change, and ``changes`` the changes of their rows. ``devices`` are the devices that the
-    plan claims, allocates or frees, in their new state. ``freed`` are the addresses of devices that it frees. ``begun``
-    and ``over`` are tasks on the host that begin or end with the plan, for the count of running tasks.
+    ``before`` and ``sides`` are the server's claims before and after the change, as dicts from the name of a claim to
+    its entry. ``after`` are the host's devices after the change, and ``changes`` the changes of their rows. ``devices``
+    are the devices that the plan claims, allocates or frees, in their new state. ``freed`` are the addresses of devices
+    that it frees. ``begun`` and ``over`` are tasks on the host that begin or end with the plan, for the count of
+    running tasks.
     """
 
     instance_uuid: str
@@ -113,7 +115,7 @@ class ClaimPlan:
 
     @property
     def dropped(self) -> set[str]:
-        """The claim keys of the server's entries that the plan removes."""
+        """The names of the server's claims that the plan removes."""
         return self.before.keys() - self.sides.keys()
 
 
@@ -136,9 +138,9 @@ class Tracker:
         self.serial = 0
         self.reload: Callable[[RequestContext], None] | None = None
         self.leaving: Callable[[Collection[str]], None] | None = None
-        # {server uuid: {claim key: entry}}. Servers without an entry are left out.
+        # {server uuid: {name of a claim: its entry}}. Servers without a claim are left out.
         self._entries: dict[str, Sides] = {}
-        # Tasks that run on this host, as pairs: server uuid, and claim key or kind of task.
+        # Tasks that run on this host, as pairs: the server's uuid, and the name of its claim or the kind of task.
         self._at_work: Work = frozenset()
         # The plan that is neither committed nor aborted yet, or None.
         self._open: ClaimPlan | None = None
@@ -185,13 +187,13 @@ class Tracker:
         limits: objects.SchedulerLimits | None = None,
         from_volume: bool = False,
     ) -> ClaimPlan:
-        """Plan the amounts and devices that a server needs on this host.
+        """Plan a claim of the CPUs, memory, disk and devices that a server needs on this host.
 
-        ``side`` is the claim key. If requests name providers that Placement allocated, exactly the devices of those
-        providers are taken. ``wanted`` are the requested NUMA cells, CPUs and pages; devices are then chosen near the
-        server's cells, as each request's NUMA policy demands. ``limits`` are the limits that scheduler filters set for
-        this claim. ``from_volume`` is True if the root disk is not on this host. An entry that exists keeps its amounts
-        and its NUMA placement. Raises HostRejected if the server does not fit.
+        ``side`` is the name of the claim. If requests name providers that Placement allocated, exactly the devices of
+        those providers are taken. ``wanted`` are the requested NUMA cells, CPUs and pages; devices are then chosen near
+        the server's cells, as each request's NUMA policy demands. ``limits`` are the limits that scheduler filters set
+        for this claim. ``from_volume`` is True if the root disk is not on this host. If the claim exists already, its
+        CPUs, memory, disk and NUMA placement stay as they are. Raises HostRejected if the server does not fit.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -254,7 +256,7 @@ class Tracker:
         limits: objects.SchedulerLimits | None,
         from_volume: bool,
     ) -> Usage:
-        """Return a server's amounts and NUMA placement on this host.
+        """Return the CPUs, memory, disk and NUMA placement that a server needs on this host.
 
         Raises HostRejected if there is not enough room.
         """
@@ -276,8 +278,8 @@ class Tracker:
     ) -> dict[str, DeviceOwner | None]:
         """Return a dict from address to new owner for the devices of all requests.
 
-        The owner is None for a device that stays as it is, because the server already holds it: under this claim key,
-        or under no known claim key if it was claimed before a restart.
+        The owner is None for a device that stays as it is, because the server already holds it: by this claim, or by an
+        unknown claim from before a restart of the service.
 
         Raises:
             PciDeviceRequestFailed: Too few devices are free.
@@ -312,7 +314,8 @@ class Tracker:
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> ClaimPlan:
         """Plan to change the status of the server's devices from claimed to allocated, at the end of their task.
 
-        If ``side`` is None, the devices of all claim keys are changed.
+        ``side`` is the name of the claim whose devices are changed. If it is None, the devices of all claims are
+        changed.
         """
         with self._lock:
             owners = {
@@ -331,10 +334,10 @@ class Tracker:
     def plan_free(
         self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True
     ) -> ClaimPlan:
-        """Plan to release the server's resources on this host under each claim key for which ``leaving`` returns True.
+        """Plan to release those of the server's claims on this host for whose names ``leaving`` returns True.
 
-        The default is all claim keys. With ``unsided``, devices without a known claim key are released as well; they
-        were claimed before a restart.
+        By default all claims are released. If ``unsided`` is True, also release the devices that the server holds
+        without a known claim, because they were claimed before a restart of the service.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -425,7 +428,8 @@ class Tracker:
     def devices(self, instance_uuid: str, side: str | None = None) -> list[objects.PciDevice]:
         """Return the devices that a server holds on this host, sorted by address.
 
-        If ``side`` is None, return those of all claim keys, otherwise those of this claim key.
+        ``side`` is the name of the claim whose devices are returned. If it is None, the devices of all claims are
+        returned.
         """
         with self._lock:
             held = self.host_devices.held(instance_uuid)
@@ -435,18 +439,18 @@ class Tracker:
             return [device for device in held if entry is not None and device.address in entry.devices]
 
     def devices_without(self, instance_uuid: str, side: str) -> list[objects.PciDevice]:
-        """Return the devices that a server holds here under other claim keys than ``side``, sorted by address."""
+        """Return the devices that a server holds here, sorted by address, except the devices of the claim ``side``."""
         other = {device.address for device in self.devices(instance_uuid, side)}
         return [device for device in self.devices(instance_uuid) if device.address not in other]
 
     def topology(self, instance_uuid: str, side: str) -> objects.InstanceNUMATopology | None:
-        """Return the server's placement on the host's NUMA cells under claim key ``side``, or None if it has none."""
+        """Return the NUMA placement of the server's claim with the name ``side``, or None if the claim has none."""
         with self._lock:
             entry = self._entries.get(instance_uuid, {}).get(side)
             return entry.usage.topology if entry is not None else None
 
     def sides(self, instance_uuid: str) -> set[str]:
-        """Return the claim keys of the server's entries on this host.
+        """Return the names of the server's claims on this host.
 
         The set is empty if the server holds nothing here.
         """
@@ -506,10 +510,10 @@ class Tracker:
     ) -> None:
         """Add an entry for resources that a server already holds on this host when the service starts.
 
-        If the entry exists, its amounts are kept. ``side`` is the claim key. ``flavor`` is None if the amounts are not
-        known yet. ``addresses`` are the devices of this claim key; None means all devices that the server holds on this
-        host. ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is True if its root disk is not
-        on this host.
+        ``side`` is the name of the claim. If the claim has an entry, the CPUs, memory and disk in it are kept.
+        ``flavor`` is None if they are not known yet. ``addresses`` are the devices of the claim; None means all devices
+        that the server holds on this host. ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is
+        True if its root disk is not on this host.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -533,7 +537,7 @@ class Tracker:
     def load(self, devices: NodeDevices) -> None:
         """Replace the host's devices by devices that were read from the database again.
 
-        A device that a server still holds keeps its claim key.
+        A device that a server still holds stays in the same claim.
         """
         with self._lock:
             self.host_devices = devices
@@ -545,7 +549,7 @@ class Tracker:
 
 
 def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
-    """Set the entries of a server by claim key, and move the server to the end of the dict."""
+    """Set a server's claims (a dict from name to entry), and move the server to the end of ``entries``."""
     entries.pop(instance_uuid, None)
     if sides:
         entries[instance_uuid] = sides

@@ -33,8 +33,8 @@ class Cancels:
         """Tell the hosts of a server's running operations that the operations were cancelled by a waiting delete.
 
         ``uuid`` is the uuid of the delete's operation row. The hosts end their calls, so that the conductor which owns
-        a running operation undoes it at once. If no operation of the server runs any more, the delete is started.
-        Never raises, because the periodic search for waiting rows (``sweep``) tries again.
+        a running operation undoes it at once. If no operation of the server runs any more, the delete is started. Never
+        raises an error, because the periodic search for waiting rows (``sweep``) tries again.
         """
         try:
             with db.read() as conn:

@@ -107,10 +107,11 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
 
 
 def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
-    """Return a function for ``Expires.accept`` that creates an operation without arguments and returns its uuid.
+    """Return a function that creates an operation without arguments for a server whose time limit is over.
 
-    ``kind`` is the kind of the operation, ``event`` the transition of the server's states, and ``action`` the name of
-    the instance action.
+    The function returns the uuid of the operation; it is a value for ``Expires.accept``. ``kind`` is the kind of the
+    operation. ``event`` is the event in the table of kilonova.states that changes the server's states. ``action`` is
+    the name of the instance action.
     """
 
     def accept(env: Environment, db: engine.Database, due: Due) -> str:
@@ -170,7 +171,7 @@ class Expiry:
         self._enabled = conf.periodic_enable
         self._history_days: int = conf.devices.history_days
         self._healing: int = conf.heal_instance_info_cache_interval
-        # Id of the info cache that was refreshed last, by name of the cell's database.
+        # {name of a cell's database: id of the row in instance_info_caches that was refreshed last}
         self._healed: dict[str, int] = {}
         self._after: dict[str, float] = {expires.name: getattr(conf, expires.option) for expires in EXPIRES}
         self._spacing: dict[str, float] = {

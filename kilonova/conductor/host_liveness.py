@@ -108,7 +108,7 @@ class HostLiveness:
             self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
     def is_down(self, db: Database, host: str) -> bool:
-        """Return whether a host is down, so that calls to the host make no sense any more.
+        """Return whether a host is down. Then it makes no sense to call the host.
 
         A host is down if its service is forced down or deleted, or if the host didn't report although it could have
         reported. Runs one SQL statement.

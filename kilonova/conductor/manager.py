@@ -5,7 +5,8 @@
     manager.start()
 
 Hosts call the endpoints to read and write objects, to claim resources and to save results. The API and other daemons
-send casts for new operation rows. No handler runs a flow itself: worker threads do this (operations.md, rule 5).
+send casts for new operation rows. No handler runs the steps of an operation itself: worker threads do this
+(operations.md, rule 5).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Describes the process that holds a lease, so that another process of the same machine can check whether it is dead.
+"""Describe the process that holds a lease. Another process of the same machine can then check whether it is dead.
 
-``leases`` stores the text in each lease, and ``sweep`` checks the texts of other processes:
+Each lease stores the text of its process. The periodic search for operations without an owner (``sweep``) checks the
+texts of other processes:
 
     text = describe('ctl1')              # 'ctl1 boot=… space=4026531836 pid=4711 start=91823'
     is_dead(text, 'ctl1')                # True if that process is gone: its rows can be taken before its lease ends

@@ -1,14 +1,14 @@
-"""``Runner``, which takes operation rows for this conductor process and runs their flows.
+"""``Runner``, which takes operation rows for this conductor process and runs the steps of the operations.
 
     runner = Runner(env, slots=32, slots_per_host=10, lease_time=30, sweep_interval=10, host='ctl1')
     runner.start()
     runner.wake(db, ['4ee1…'])          # take the operation rows with these uuids, and run the operations
 
-RPC handlers never run a flow (rule 5 of contributor/operations.md). They call ``wake``, and worker threads
-(``workers``) run the flow. To take a row, the process needs a lease in the row's database (``leases``). To call a host,
-a worker needs one of the host's slots, which limit the simultaneous calls (``slots``). Each database has a thread that
-renews the lease and a thread that searches for rows to run (``sweep``), so that a database that doesn't answer delays
-no other database.
+RPC handlers never run the steps themselves (rule 5 of contributor/operations.md). They call ``wake``, and worker
+threads (``workers``) run the steps. To take a row, the process needs a lease in the row's database (``leases``). To
+call a host, a worker needs one of the host's slots, which limit the simultaneous calls (``slots``). Each database has a
+thread that renews the lease and a thread that searches for rows to run (``sweep``), so that a database that doesn't
+answer delays no other database.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ class Runner:
         """Take the operation rows with these uuids from a database and run their operations in the worker threads.
 
         Several uuids are the rows of one create request, which are scheduled together. ``fresh`` is True if the rows
-        were just accepted, so that no conductor has worked on them yet. If this process already has such an operation
-        and it waits to call a host, it is continued: it reads its row again, because the row may have been cancelled.
+        were just accepted, and no conductor has worked on them yet. If this process already has such an operation and
+        it waits to call a host, it is continued: it reads its row again, because the row may have been cancelled.
         """
         with self.workers.lock:
             if self.workers.stopping:

@@ -73,10 +73,11 @@ class Sweep:
         return found
 
     def _find(self, db: Database, age: float, rows: list[operations.OperationRow]) -> int:
-        """Let this process run up to about ``SWEEP_BATCH`` operations whose rows no conductor owns.
+        """Find operation rows that no conductor owns, and let this process run their operations.
 
-        Returns the number of these operations. ``rows`` are the first of these rows; further ones are read if needed.
-        Operations that this process already has are skipped, and are not counted.
+        Returns the number of operations that were found. ``rows`` are the first of these rows. Further rows are read
+        until ``SWEEP_BATCH`` operations were found. Operations that this process already has are skipped and not
+        counted. ``age`` is the minimum age of further rows in seconds.
         """
         found = 0
         while True:

@@ -233,7 +233,8 @@ class Database:
 
     def after_fork(self) -> None:
         """Forget the connections that this process inherited by a fork, but leave them open for the parent process."""
-        # Keep the pool: a child process must never close its parent's SQLite connections (howtocorrupt.html §2.6).
+        # Keep the pool: a child process must never close its parent's SQLite connections (SQLite's documentation,
+        # "How To Corrupt An SQLite Database File", section 2.6).
         self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
 
@@ -259,7 +260,8 @@ def _create_sqlite(
     """
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
-        # Create only a missing file: closing another one releases this process's locks on it (howtocorrupt.html §2.2).
+        # Open the file only if it is missing. If it exists, opening and closing it here would release the locks that
+        # this process holds on it (SQLite's documentation, "How To Corrupt An SQLite Database File", section 2.2).
         # Ignore an invalid path here, because SQLite reports it later with a clear message.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

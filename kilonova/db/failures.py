@@ -138,7 +138,7 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether the database didn't answer, so that the result is unknown (operations.md rule 16).
+    """Return whether the database didn't answer. Then the result of the statement is unknown (operations.md rule 16).
 
     This is the case for refused and lost connections, servers that start, stop or have no connection left, an exhausted
     pool, a statement or a lock that took longer than allowed, and a SQLite file that stayed locked for SQLITE_BUSY

@@ -118,7 +118,7 @@ class _Entry:
 
     @property
     def removed(self) -> bool:
-        """True if the host no longer has the device and no server holds it, so that only the device's row is left."""
+        """True if the host no longer has the device and no server holds it: only its row in pci_devices is left."""
         return self.gone and not self.held
 
     @property

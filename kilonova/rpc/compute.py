@@ -1,9 +1,9 @@
 """The RPC methods that compute services answer.
 
-Most names of methods are Nova's. Nova's hosts send casts to each other. In Kilonova the flow of a conductor calls one
-host after the other and waits for the replies, so these methods are long calls. If a method has many arguments, they
-are members of one object (``objects.orders``). ``key`` is the step key of the operation for which the conductor calls:
-'<operation uuid>/<position>.<step name>/<attempt>'. Hosts recognise repeated calls by the step key.
+Most names of methods are Nova's. Nova's hosts send casts to each other. In Kilonova a conductor calls one host after
+the other and waits for the replies, so these methods are long calls. If a method has many arguments, they are members
+of one object (``objects.orders``). ``key`` is the step key of the operation for which the conductor calls: '<operation
+uuid>/<position>.<step name>/<attempt>'. Hosts recognise repeated calls by the step key.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ class Interfaces(RpcInterface):
 
     @step_call('6.13')
     def undo_claim_function(self, ctxt: RequestContext, instance: Instance, request_id: str) -> Any:
-        """Undo ``claim_function``. Does nothing if no function was claimed for this request."""
+        """Release the PCI function that ``claim_function`` claimed for this request. Do nothing if it claimed none."""
 
     @step_call('6.13')
     def free_function(self, ctxt: RequestContext, instance: Instance, request_id: str) -> Any:

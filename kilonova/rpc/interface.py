@@ -247,5 +247,5 @@ def within(version: str, cap: str | None) -> bool:
 
 
 def key(version: str) -> tuple[int, ...]:
-    """Return the version as a tuple of numbers for comparisons, so that '1.10' becomes (1, 10)."""
+    """Return the version as a tuple of numbers, which can be compared. For example, '1.10' becomes (1, 10)."""
     return tuple(map(int, version.split('.')))

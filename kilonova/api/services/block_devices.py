@@ -149,7 +149,7 @@ class WantedDisks:
     def rows(self, image_id: str) -> list[dict[str, Any]]:
         """Return the block_device_mapping rows of one server's local disks.
 
-        Return an empty list if the server has exactly the local disks of its flavor, so that no rows are needed.
+        Return an empty list if the server has exactly the local disks of its flavor, because these need no rows.
         """
         blanks = [_row(blank, BLANK, LOCAL, volume_size=blank['volume_size']) for blank in self.blanks]
         if self.root_volume is not None:

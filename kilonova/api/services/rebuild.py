@@ -292,7 +292,7 @@ def _specs(
 ) -> tuple[RequestSpec | None, RequestSpec | None]:
     """Return the server's request spec with the new image, and the request spec that is stored now.
 
-    Return (None, None) if no request spec is stored for the server, so that nothing has to be changed.
+    Return (None, None) if no request spec is stored for the server, because then there is nothing to change.
     """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, server.uuid)

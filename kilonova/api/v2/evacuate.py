@@ -15,8 +15,8 @@ from kilonova.api.wsgi import Call, Reply, server_action
 EVACUATE = f'{PREFIX}os-evacuate'
 RULES = (rule(EVACUATE, ADMIN, 'Evacuate a server from a dead host.'),)
 
-# ASKED_SINCE: the first microversion (2.N) in which a host is only forced, that is, skips the filters, on request.
-# FORCED_UNTIL: the last microversion (2.N) in which a host can be forced.
+# ASKED_SINCE: the first microversion (2.N) with the field ``force``. Without force, a named host must pass the filters.
+# FORCED_UNTIL: the last microversion (2.N) in which a named host can be used without running the filters.
 # PASSWORD_UNTIL: the last microversion (2.N) whose response contains the new password.
 # OFF_SINCE: the first microversion (2.N) in which the guest is not started on its new host.
 ASKED_SINCE, FORCED_UNTIL, PASSWORD_UNTIL, OFF_SINCE = 29, 67, 13, 95

@@ -32,20 +32,21 @@ from kilonova.states import VmState
 
 LOG = logging.getLogger(__name__)
 
-# Errors of a build that the flow receives unchanged.
+# Errors of a build that are sent to the conductor unchanged.
 PASSED_THROUGH = (errors.HostRejected, errors.KeyGone, errors.Cancelled, errors.Conflict)
 
 
 def verdict(op: HostTask, error: Exception) -> Exception:
-    """Return the error that the flow receives for a failed build.
+    """Return the error that is sent to the conductor for a failed build.
 
-    After HostRejected the flow tries the next host, after BuildAbort it tries no other host. Some errors are returned
-    unchanged (``PASSED_THROUGH``).
+    After HostRejected the conductor tries the next host. After BuildAbort it tries no other host. The errors in
+    ``PASSED_THROUGH`` are returned unchanged.
     """
     if isinstance(error, (*PASSED_THROUGH, errors.BuildAbort)):
         return error
     text = readable(error)
-    # If the ports are late, the flow tries no other host, because they would probably be late on that host too.
+    # If the network service connected the ports too late, it would probably be too late on another host as well.
+    # So the conductor tries no other host.
     if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
@@ -53,7 +54,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 @operation_method(Compute.build_and_run_instance, checks=StepCheck.WRITE, verdict=verdict)
 def build(op: HostTask, order: objects.BuildOrder) -> Reply:
-    """Build and run the server that the order describes. See ``verdict`` for the errors that the flow receives."""
+    """Build and run the server that the order describes. ``verdict`` converts its errors."""
     host, instance = op.host, op.instance
     with op.exclusive(), host.build_slots.hold(op.check):
         began = host.clock()
@@ -191,7 +192,7 @@ def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
     """Destroy the guest and release the claims of a build that was complete, partial or never started.
 
     If the build's end was saved, nothing is changed: the server's row says that the server is on this host, and only
-    the reply to the flow was lost.
+    the reply to the conductor was lost.
     """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
@@ -210,10 +211,10 @@ def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
 
 @operation_method(Compute.undo_build, checks=StepCheck.UNDO, forward=True)
 def undo_build(op: HostTask) -> Reply:
-    """Undo ``build`` for the flow.
+    """Destroy the guest that ``build`` created, and release the resources that it claimed.
 
-    It is safe to call it if the build never ran, was already undone on this host, or ended when an earlier process of
-    this host ended.
+    It is safe to call it even if the build never ran, was already undone on this host, or ended when an earlier process
+    of this host ended.
     """
     with op.exclusive():
         destroy(op)
@@ -225,8 +226,8 @@ def undo_build(op: HostTask) -> Reply:
 def terminate(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host, and release all resources that the server holds on this host.
 
-    This includes the claims of source and destination of an unconfirmed move. The flow writes the server's end state
-    and sends the notifications of the delete's begin and end.
+    The resources include those of an unconfirmed move, of which this host may be source or destination. The conductor
+    writes the server's last state and sends the notifications of the begin and the end of the delete.
     """
     op.begin('compute_terminate_instance')
     at_home = op.instance.host == op.host.name

@@ -25,8 +25,8 @@ LOG = logging.getLogger(__name__)
 def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
     """Delete the guest and disks that the source kept of the server, and free the old devices on the source.
 
-    If source and destination are one host, the guest stays untouched. The flow writes the server's end state and sends
-    the notification of the end.
+    If source and destination are one host, the guest stays untouched. The conductor writes the server's state after the
+    confirmation and sends the notification of the end.
     """
     both = move.same_host(migration)
     op.begin('compute_confirm_resize')

@@ -2,8 +2,8 @@
 
 The steps are: claim resources and devices, take over the server's disks or create them again, and save that the server
 is on this host. The claim is made as for any server that moves to this host (``move.claim``): CPU, memory, disk, NUMA
-placement and devices for the same flavor, under the migration's claim key (its name in the tracker).
-``compute.evacuated`` removes the guest, disks and devices from the old host when that host is back.
+placement and devices for the same flavor. ``compute.evacuated`` removes the guest, disks and devices from the old host
+when that host is back.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class SharedStorageDiffers(errors.BuildAbort):
 
 
 def verdict(op: HostTask, error: Exception) -> Exception:
-    """Return the error that the flow receives for a failed evacuation.
+    """Return the error that is sent to the conductor for a failed evacuation.
 
-    Unanswered is returned unchanged, and other errors are converted by ``build.verdict``. After Unanswered the flow
-    sends the call again.
+    Unanswered is returned unchanged, and other errors are converted by ``build.verdict``. After Unanswered the
+    conductor sends the call again.
     """
     return error if isinstance(error, errors.Unanswered) else build.verdict(op, error)
 
@@ -42,7 +42,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
     """Build the server that the order describes on this host. Until then the server's row names the old host.
 
-    See ``verdict`` for the errors that the flow receives.
+    ``verdict`` converts the errors.
     """
     host, instance, migration = op.host, op.instance, order.migration
     side, both = claim_key(migration), [migration.source_compute, host.name]
@@ -160,7 +160,7 @@ def _put_back(op: HostTask, migration: objects.Migration) -> None:
 
 @operation_method(Compute.undo_evacuate_instance, checks=StepCheck.UNDO, forward=True)
 def undo_evacuate(op: HostTask, migration: objects.Migration) -> Reply:
-    """Undo ``evacuate`` for the flow. It is safe to call it if this host claimed nothing."""
+    """Undo ``evacuate`` on this host. It is safe to call it even if this host claimed nothing."""
     with op.exclusive():
         if migration.dest_compute == op.host.name:
             move.restore_claims(op.host, op.instance, migration)

@@ -1,9 +1,9 @@
-"""Attach a network port to a guest or detach it. The flow creates and deletes the port, and writes the end state.
+"""Attach a network port to a guest or detach it. The conductor creates and deletes the port.
 
-A port that is a function of a PCI device (SR-IOV) is attached in three steps: ``claim`` claims a device, the flow binds
-the port to the device, and ``attach`` attaches it. The port is detached in three steps as well: ``detach``, then the
-flow unbinds the port, then ``free`` frees the device. In a live migration, a port of this kind is detached at the
-source and attached at the destination.
+A port that is a function of a PCI device (SR-IOV) is attached in three steps: ``claim`` claims a device, the conductor
+binds the port to the device, and ``attach`` attaches it. The port is detached in three steps as well: ``detach``, then
+the conductor unbinds the port, then ``free`` frees the device. In a live migration, a port of this kind is detached at
+the source and attached at the destination.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def claim(op: HostTask, request: objects.InstancePCIRequest) -> Reply:
 
 @operation_method(Compute.undo_claim_function, checks=StepCheck.UNDO, forward=True)
 def undo_claim(op: HostTask, request_id: str) -> Reply:
-    """Undo ``claim`` for the flow. It is safe to call it if nothing was claimed. The flow deletes the request."""
+    """Free the device that ``claim`` claimed, if any. The conductor deletes the PCI request."""
     _free(op, request_id, undo=True)
     return {}
 
 
 @operation_method(Compute.free_function, forward=True)
 def free(op: HostTask, request_id: str) -> Reply:
-    """Free the device of a port that is detached from the guest and unbound. The flow deletes the request."""
+    """Free the device of a port that is detached from the guest and unbound. The conductor deletes the PCI request."""
     _free(op, request_id, undo=False)
     return {}
 
@@ -77,7 +77,7 @@ def attach(op: HostTask, vif: dict[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_attach_interface, checks=StepCheck.UNDO, forward=True)
 def undo_attach(op: HostTask, vif: dict[str, Any]) -> Reply:
-    """Undo ``attach`` for the flow. It is safe to call it if nothing was attached."""
+    """Detach the port that ``attach`` attached. It is safe to call it even if the port was not attached."""
     with op.exclusive():
         unplug(op, Vif.read(vif))
         op.save_tags()
@@ -99,7 +99,8 @@ def detach(op: HostTask, vif: dict[str, Any]) -> Reply:
 def undo_detach(op: HostTask, vif: dict[str, Any]) -> Reply:
     """Undo ``detach``: attach the port to the guest again.
 
-    It is safe to call it if the guest never released the port. Nothing is done if the server is on another host now.
+    It is safe to call it even if the guest never released the port. Nothing is done if the server is on another host
+    now.
     """
     with op.exclusive():
         if op.is_at_home():

@@ -1,8 +1,8 @@
-"""The steps of a live migration, in the order in which the conductor's flow calls the hosts.
+"""The steps of a live migration, in the order in which the conductor calls the hosts.
 
 The order is ``check_source`` at the source, ``check_destination`` and ``prepare`` at the destination, ``migrate`` at
-the source, ``arrive`` at the destination, and ``leave`` at the source. If the flow is undone, it calls ``abort`` at the
-source, ``rollback`` at the destination, then ``abort`` again at the source.
+the source, ``arrive`` at the destination, and ``leave`` at the source. If the operation is undone, the conductor calls
+``abort`` at the source, ``rollback`` at the destination, then ``abort`` again at the source.
 
 ``move`` defines which claims and devices belong to the source and which to the destination. A guest that has moved is
 not moved back. If the operation is undone after the guest has moved, ``rollback`` finds the guest at the destination
@@ -192,8 +192,7 @@ def prepare(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
 def migrate(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Migrate the guest from the source to the destination.
 
-    If the call is repeated by the flow after this process was restarted, the step waits for the migration that already
-    runs.
+    If the conductor sends the call again after this process was restarted, wait for the migration that already runs.
     """
     host, migration = op.host, order.migration
     op.begin('compute_live_migration')
@@ -234,7 +233,7 @@ def force_complete(host: ComputeHost, ctxt: RequestContext, instance: objects.In
 # -- 4. the destination takes over -------------------------------------------------------------------------------------
 @operation_method(Compute.post_live_migration_at_destination)
 def arrive(op: HostTask, migration: objects.Migration) -> Reply:
-    """Make this host, the destination, the server's host. The flow writes the end state."""
+    """Make this host, the destination, the server's host. The conductor writes the server's state after the move."""
     op.begin('compute_post_live_migration_at_destination')
     with op.exclusive():
         op.notify('instance.live_migration_post_dest.start')

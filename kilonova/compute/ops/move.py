@@ -1,9 +1,9 @@
 """Functions for all moves, mainly: which claims and devices on this host belong to the source or destination of a move.
 
-At the destination, the claim is stored in the tracker under the migration's claim key. At the source, the server's
-claim is the one from before the move: under ``RUN``, or under the claim key of an older move that brought the server to
-this host. If source and destination are one host, the tracker has two claims; after a restart the migration context
-tells which is which.
+The tracker stores each claim of a server under a name, the claim key. At the destination, the claim has the migration's
+claim key. At the source, the server has the claim from before the move: its name is ``RUN``, or the claim key of an
+older move that brought the server to this host. If source and destination are one host, the tracker has two claims of
+the server. After a restart the migration context tells which claim is which.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def restore_claims(
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function that tells whether a claim key names this move's claim at the destination.
+    """Return a function of a claim's name that returns whether it is this move's claim at the destination.
 
     This claim is released when the move is undone or reverted.
     """
@@ -101,10 +101,10 @@ def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
 
 
 def of_source(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function that tells whether a claim key names a claim that the server had before this move.
+    """Return a function of a claim's name that returns whether the server had the claim before this move.
 
-    These are ``RUN`` and the claim keys of older moves. They are released when this move is confirmed. Claims of newer
-    moves are kept.
+    These are the claim ``RUN`` and the claims of older moves. They are released when this move is confirmed. Claims of
+    newer moves are kept.
     """
     return lambda name: name == RUN or _number(name) < migration.id
 
@@ -229,7 +229,7 @@ def free(op: HostTask, migration: objects.Migration) -> None:
 
 
 def give_up(op: HostTask, migration: objects.Migration) -> None:
-    """Release the move's claim at the destination and delete copied disks, when the flow undoes the move.
+    """Release the move's claim at the destination and delete copied disks, when the conductor undoes the move.
 
     If source and destination are one host, guest and disks belong to the source and are not deleted.
     """
@@ -248,9 +248,9 @@ def after(op: HostTask, order: objects.PrepResizeOrder | objects.EvacuateOrder) 
 
 
 def verdict(op: HostTask, error: Exception) -> Exception:
-    """Return the error that the flow receives if the destination fails before the server was changed.
+    """Return the error that is sent to the conductor if the destination fails before the server was changed.
 
-    A failure of this host becomes HostRejected, so that the flow tries the next host. Other errors are returned
+    A failure of this host becomes HostRejected, so that the conductor tries the next host. Other errors are returned
     unchanged.
     """
     told = (errors.KeyGone, errors.Cancelled, errors.Conflict, errors.Unanswered, errors.LiveMigrationAborted)

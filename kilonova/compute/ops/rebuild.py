@@ -65,7 +65,7 @@ def rebuild(op: HostTask, order: objects.RebuildOrder) -> Reply:
 
 
 def _failed(op: HostTask) -> None:
-    """Write that the event of the instance action has failed. The flow writes the server's state.
+    """Write that the event of the instance action has failed. The conductor writes the server's state.
 
     Nothing is written after Unanswered, because the call is sent again with the same operation key.
     """
@@ -97,7 +97,7 @@ def stop_to_reimage(op: HostTask, order: objects.RebuildOrder) -> Reply:
 
 @operation_method(Compute.undo_stop_to_reimage, checks=StepCheck.UNDO, forward=True)
 def undo_stop_to_reimage(op: HostTask) -> Reply:
-    """Undo ``stop_to_reimage`` for the flow: start the guest again if its server is to run.
+    """Undo ``stop_to_reimage``: start the guest again if its server is to run.
 
     The guest is started only if its boot volume is attached to this host.
     """

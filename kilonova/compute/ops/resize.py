@@ -100,7 +100,7 @@ def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
 
 @operation_method(Compute.undo_prep_resize, checks=StepCheck.UNDO, forward=True)
 def undo_prep_resize(op: HostTask, migration: objects.Migration) -> Reply:
-    """Undo ``prep_resize`` for the flow: release the claim and delete the copied disk.
+    """Undo ``prep_resize``: release the claim and delete the copied disk.
 
     If source and destination are one host, guest and disk belong to the source and are not deleted.
     """
@@ -182,7 +182,7 @@ def _put_back(
 
 @operation_method(Compute.undo_resize_instance, checks=StepCheck.UNDO, forward=True)
 def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
-    """Undo ``resize_instance`` for the flow: make the source the server's host again and restore the guest.
+    """Undo ``resize_instance``: make the source the server's host again and restore the guest.
 
     If the server was deleted while this host could not be reached, its guest and disks are deleted instead. Nothing is
     done if the server was evacuated in the meantime.
@@ -195,7 +195,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         if fresh.host != op.host.name and move.is_over(op, fresh, migration):
             # The server has been evacuated since, and this host deleted its guest and disks when it started.
             return {}
-        # ``op.instance`` comes from the flow; the server's row may no longer list the devices of the destination.
+        # Use ``op.instance``, which the conductor sent: the server's row may no longer list the destination's devices.
         move.restore_claims(op.host, op.instance, migration)
         values = {
             'host': migration.source_compute,
@@ -288,7 +288,7 @@ def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra 
 
 @operation_method(Compute.undo_finish_resize, checks=StepCheck.UNDO, forward=True)
 def undo_finish_resize(op: HostTask, migration: objects.Migration) -> Reply:
-    """Undo ``finish_resize`` for the flow: delete the guest and its copied disks, and restore the old flavor's columns.
+    """Undo ``finish_resize``: delete the guest and its copied disks, and write the old flavor to the server's row.
 
     ``undo_prep_resize`` releases the claim.
     """

@@ -27,8 +27,8 @@ HELD = (VmState.PAUSED, VmState.SUSPENDED)
 def shelve(op: HostTask, image_id: str | None) -> Reply:
     """Stop the guest and upload its root disk as the data of image ``image_id``.
 
-    ``image_id`` is None if the root disk is a volume, which stays. The flow writes the end state and undoes a failure
-    of this step.
+    ``image_id`` is None if the root disk is a volume, which stays. The conductor writes the server's state after the
+    shelve, and undoes this step if it fails.
     """
     host, instance = op.host, op.instance
     op.begin('compute_shelve_instance')
@@ -49,7 +49,7 @@ def shelve(op: HostTask, image_id: str | None) -> Reply:
 
 @operation_method(Compute.undo_shelve_instance, checks=StepCheck.UNDO, forward=True)
 def undo_shelve(op: HostTask, image_id: str | None) -> Reply:
-    """Undo ``shelve`` for the flow: delete the copied disk and start the guest again if its server is to run.
+    """Undo ``shelve``: delete the copied disk and start the guest again if its server is to run.
 
     A guest that was paused or suspended before and is off now stays off.
     """
@@ -87,7 +87,7 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
 # WRITE: no check before the delete, because the disk is in an image by now. The final save checks the operation key.
 @operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
 def offload(op: HostTask) -> Reply:
-    """Delete the server's guest and files on this host and release its resources. The flow writes the end state."""
+    """Delete the server's guest and files on this host and release its resources. The conductor writes its state."""
     with op.exclusive():
         op.notify('instance.shelve_offload.start')
         op.host.driver.guests.destroy(op.instance)

@@ -1,8 +1,8 @@
 """Make an image of a server: save the state, copy the root disk, upload the copy, save the end state.
 
 Each save checks that the operation is still current. The image record exists already, without data. If a step fails,
-this host lets the guest continue and deletes the copy; the flow changes the image record. If the image service does not
-answer, the copy is kept for the next try.
+this host lets the guest continue and deletes the copy, and the conductor changes the image record. If the image service
+does not answer, the copy is kept for the next try.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def snapshot(op: HostTask, image_id: str) -> Reply:
 def backup(op: HostTask, image_id: str) -> Reply:
     """Upload the server's root disk as the data of image ``image_id``, for a backup.
 
-    The flow writes the end state and deletes the oldest backups that are too many.
+    The conductor then writes the server's state and deletes the oldest backups if there are too many.
     """
     op.begin('compute_backup_instance')
     return _image(op, image_id, 'backup.copying', end=False)
@@ -69,7 +69,7 @@ def send(op: HostTask, image_id: str, uploading: str) -> None:
 
 
 def _forget(op: HostTask, image_id: str) -> None:
-    """Delete the copied disk. An error is only logged, because the flow's undo deletes the copy again."""
+    """Delete the copied disk. An error is only logged, because the conductor's undo of this step tries it again."""
     try:
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     except Exception:
@@ -78,7 +78,7 @@ def _forget(op: HostTask, image_id: str) -> None:
 
 @operation_method(Compute.undo_snapshot_instance, checks=StepCheck.UNDO, forward=True)
 def undo_snapshot(op: HostTask, image_id: str) -> Reply:
-    """Undo ``snapshot`` or ``backup`` for the flow. It is safe to call it if neither has begun."""
+    """Undo ``snapshot`` or ``backup``: delete the copied disk. It is safe to call it even if none was copied."""
     with op.exclusive():
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     return {}

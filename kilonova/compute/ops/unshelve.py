@@ -1,7 +1,7 @@
 """Unshelve a server: claim resources, and spawn the guest from its shelved image.
 
 If the server is still on its host, its guest is only started. A failure is undone on this host: guest and files are
-deleted and the devices released, and the server is without a host, as before. The flow writes the end state.
+deleted and the devices released, and the server is without a host, as before. The conductor writes the server's state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 def unshelve(op: HostTask, order: objects.UnshelveOrder) -> Reply:
     """Claim resources for the shelved server that the order describes, and build and run it.
 
-    See ``build.verdict`` for the errors that the flow receives.
+    ``build.verdict`` converts the errors before they are sent to the conductor.
     """
     host, instance = op.host, op.instance
     with op.exclusive(), host.build_slots.hold(op.check):
@@ -119,9 +119,9 @@ def _destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
 
 @operation_method(Compute.undo_unshelve_instance, checks=StepCheck.UNDO, forward=True)
 def undo_unshelve(op: HostTask) -> Reply:
-    """Undo ``unshelve`` for the flow.
+    """Delete the guest and files that ``unshelve`` created, and release its resources.
 
-    It is safe to call it if nothing was begun, or if this host has undone it already.
+    It is safe to call it even if nothing was begun, or if this host has undone it already.
     """
     with op.exclusive():
         _destroy(op)
@@ -151,7 +151,7 @@ def start_shelved(op: HostTask) -> Reply:
 
 @operation_method(Compute.undo_start_shelved_instance, checks=StepCheck.UNDO, forward=True)
 def undo_start_shelved(op: HostTask) -> Reply:
-    """Undo ``start_shelved`` for the flow: power the guest off if its server is still shelved."""
+    """Undo ``start_shelved``: power the guest off if its server is still shelved."""
     with op.exclusive():
         fresh = records.instance(op.ctxt, op.instance.uuid)
         if fresh is None or fresh.host != op.host.name or fresh.vm_state != VmState.SHELVED:

@@ -1,6 +1,6 @@
 """Snapshots of volumes that are files on a network share.
 
-For a snapshot the guest begins to write to a new file. When a snapshot is deleted, two files are merged. The flow
+For a snapshot the guest begins to write to a new file. When a snapshot is deleted, two files are merged. The conductor
 informs the volume service, and records in which file the volume's current data is.
 """
 
@@ -67,7 +67,7 @@ def merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_merge_volume, checks=StepCheck.UNDO, forward=True)
 def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
-    """End a running merge, and return {'merged': whether the files are merged}. The flow calls it to undo ``merge``.
+    """Undo ``merge``: end it if it is still running. Return {'merged': whether the files are merged}.
 
     The result is False if the server no longer has the volume.
     """

@@ -1,6 +1,7 @@
 """Attach a volume to an existing guest, detach, swap or extend it.
 
-The flow attaches the volume to this host in the volume service first, and writes the end state.
+The conductor creates the attachment in the volume service before it calls this host, and writes the server's state
+afterwards.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def attach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.undo_attach_volume, checks=StepCheck.UNDO, forward=True)
 def undo_attach(op: HostTask, volume_id: str) -> Reply:
-    """Undo ``attach`` for the flow. It is safe to call it if the guest never got the volume."""
+    """Detach the volume that ``attach`` attached. It is safe to call it even if the guest never got the volume."""
     with op.exclusive():
         _unplug(op, volume_id)
     return {}
@@ -98,7 +99,7 @@ def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
 def undo_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
     """Undo ``make_copy``: end the copying and disconnect the second volume.
 
-    It is safe to call it if there was no copy, or if the server no longer has the first volume.
+    It is safe to call it even if there was no copy, or if the server no longer has the first volume.
     """
     with op.exclusive():
         if find_volume(op, copy['of']) is not None:
@@ -118,7 +119,7 @@ def swap(op: HostTask, copy: Mapping[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_swap_volume, checks=StepCheck.UNDO, forward=True)
 def undo_swap(op: HostTask, copy: Mapping[str, Any]) -> Reply:
-    """Undo ``swap`` for the flow: switch the guest to the copy of its volume if this is still possible.
+    """Undo ``swap``: switch the guest to the copy of its volume if this is still possible.
 
     An operation that is cancelled after the copy was made is completed, not undone. Return {'swapped': whether the
     guest uses the copy}.

@@ -433,7 +433,7 @@ def _discover(api: Database, database: Database, by_service: bool) -> Iterator[s
 class SetUp:
     """The results of ``simple_cell_setup``.
 
-    ``cell`` is None if there is no compute node, so that nothing was created.
+    ``cell`` is None if there is no compute node. Then nothing was created.
     """
 
     cell0_created: bool

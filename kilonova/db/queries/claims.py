@@ -164,7 +164,8 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
 )
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# The condition that the host has no pending release of the server, which would release the new claim, too.
+# The condition that the host has no pending release of the server (a stored task to free what an earlier operation
+# left on the host while it was down). A pending release would release the new claim, too.
 # The inner select is a derived table, because MySQL can't otherwise read a table that it updates.
 _NO_RELEASE = sa.not_(
     sa.exists(
@@ -231,8 +232,9 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
     """Store the mark (the name of a host's write) in the operation row.
 
     Return False if this write was marked before, or if the host may not claim. If ``free_of`` is given, a tuple (server
-    uuid, host), the row is marked only if the host has no pending release of the server and isn't forced down. Raises
-    KeyGone if the row is not at the step key, and HostRejected if the host has undone its work under the key.
+    uuid, host), the row is marked only if the host isn't forced down and has nothing of an earlier operation of the
+    server to free (a pending release). Raises KeyGone if the row is not at the step key, and HostRejected if the host
+    has undone its work under the key.
     """
     statement, values = _MARK, _parts(key)
     if free_of is not None:
@@ -260,8 +262,8 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
 def _check_attempt(conn: sa.Connection, key: str) -> None:
     """Raise KeyGone if the attempt of this step key has ended.
 
-    At its end, the work of the attempt was undone or was left to a pending release. If a host undid the work again, it
-    could release resources that a later operation holds.
+    When an attempt ends, its work was undone, or a pending release is stored, which frees it when the host is up again.
+    If a host undid the work once more, it could release resources that a later operation holds.
     """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
@@ -293,10 +295,10 @@ def claim(
     before and only its answer was lost, it is not written again.
 
     Raises:
-        KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
-        ClaimConflict: A device did not have the status ``from`` of its change.
-        Conflict: The server has changed, for example its host.
-        HostRejected: The host undid this very claim, has a pending release of the server, or is forced down.
+        KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt. ClaimConflict: A
+        device did not have the status ``from`` of its change. Conflict: The server has changed, for example its host.
+        HostRejected: The host undid this claim before, is forced down, or must first free what an earlier operation of
+        the server left on it (a pending release).
     """
     uuid = request.instance_uuid
     with db.write() as conn:

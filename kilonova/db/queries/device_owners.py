@@ -4,7 +4,8 @@
         release(connection, row['id'], row['instance_uuid'])
 
 If the server of a device has an operation, the operation releases the device, so such a device isn't lost. The
-operation may be a pending release, which can remain after its server was deleted.
+operation may be a pending release: a task to free what a host holds of a server when the host is up again. It can
+remain after its server was deleted.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, A
 def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> list[dict[str, Any]]:
     """Return the rows of the servers in ``uuids`` that were deleted at least ``seconds`` ago, in the form of ``get``.
 
-    The time counts by the database's clock. Servers with an operation or a pending release are left out. Runs one SQL
-    statement.
+    The time counts by the database's clock. Servers with an operation are left out. A pending release, which frees what
+    a host that was down holds of the server, is also an operation. Runs one SQL statement.
     """
     rows = conn.execute(
         _with_extra().where(

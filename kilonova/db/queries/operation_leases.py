@@ -185,7 +185,7 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
 def stopped(
     conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0
 ) -> tuple[list[str], list[str], int]:
-    """Return operations that were cancelled but may not have stopped, so that the cancel must be sent again.
+    """Return operations that were cancelled but may not have stopped. The cancel must be sent again to their hosts.
 
     The result is a tuple of three: uuids of deletes that still wait for another operation to end, uuids of this owner's
     cancelled operations whose undo has not begun, and the value of ``after`` for the next call (0 if no rows are left).

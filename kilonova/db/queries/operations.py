@@ -46,16 +46,13 @@ class OperationRow:
     """An operation row: an accepted request, and how far conductors have come with it.
 
     Attributes:
-        args: The arguments of the request (a JSON column).
-        context: The request context (a JSON column).
-        outputs: Results of the steps (a JSON column).
-        position: Index of the step that the operation has reached.
-        attempt: Number of the host that is tried, from 1.
-        slot: RUN, WAIT, or the row's own uuid if it may run concurrently with other rows of the server.
-        not_before: The time before which no conductor takes the row, in epoch seconds by the database's clock.
-        host: The host that must do a pending release.
-        unreadable: Names of the JSON columns that cannot be read, with the reasons; '' if all can be read. No conductor
-            can run or undo an unreadable row.
+        args: The arguments of the request (a JSON column). context: The request context (a JSON column). outputs:
+            Results of the steps (a JSON column). position: Index of the step that the operation has reached. attempt:
+            Number of the host that is tried, from 1. slot: RUN, WAIT, or the row's own uuid if it may run concurrently
+            with other rows of the server. not_before: The time before which no conductor takes the row, in epoch
+            seconds by the database's clock. host: For a pending release: the host that must free what it holds of the
+            server, when it is up again. unreadable: Names of the JSON columns that cannot be read, with the reasons; ''
+            if all can be read. No conductor can run or undo an unreadable row.
     """
 
     uuid: str
@@ -603,7 +600,7 @@ def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete all pending releases of a host: the host was removed, so it can't free what it held of servers.
+    """Delete the operations (pending releases) by which a removed host was to free what it held of servers.
 
     Return the number of deleted rows.
     """
@@ -636,8 +633,8 @@ def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
     """Return which of these servers a restarted ``host`` must leave to their operations.
 
-    These servers have a running or waiting operation, a pending release on the host (for example of a disk that a move
-    renamed), or a resume, which makes the host start them.
+    These servers have a running or waiting operation, a resume, which makes the host start them, or a pending release,
+    by which the host is to free something (for example a disk that a move renamed).
     """
     return set(
         conn.execute(

@@ -41,9 +41,9 @@ LOG = logging.getLogger(__name__)
 
 # Maximum length of the explanation: with 'No valid host was found. ' before it, it fits into the fault's column.
 ROOM = 225
-# Maximum number of hosts for which Placement is asked for reasons. With more hosts, the queries would take too long.
+# If more hosts than this are considered, Placement is not asked why it left hosts out: the queries would take too long.
 MANY_HOSTS = 2000
-# Maximum number of request groups for which Placement is queried to find the reason.
+# Maximum number of request groups for which Placement is asked why it left hosts out.
 MANY_GROUPS = 8
 MANY_CHECKS = 60
 UNKNOWN = -1
@@ -140,7 +140,7 @@ class RefusalReport:
 
     @property
     def lost_races(self) -> bool:
-        """True if the request has one server and a host meets all its needs, so that only the claim was refused."""
+        """True if a host meets all needs of the request's only server, but the resources could not be claimed on it."""
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
     def hosts(self, most: int) -> list[dict[str, Any]]:
@@ -213,9 +213,9 @@ def explain(
 
 
 class _Why:
-    """Finds the reasons for one report.
+    """Finds the reasons why no host fits one request. A RefusalReport is made from them.
 
-    ``open`` is a boolean array that is True for the considered hosts for which no reason was found yet.
+    ``open`` is a boolean array that is True for each considered host for which no reason was found yet.
     """
 
     def __init__(

@@ -174,10 +174,11 @@ class PlacementCandidates:
 
     @property
     def whole(self) -> bool:
-        """True if each host of the answer still has capacity for one server, after claims made since the answer.
+        """True if each host in Placement's answer still has capacity for one server.
 
-        If it is False, Placement must be asked again: a host may have capacity again because such a claim was released.
-        Callers must hold the host table's lock.
+        Claims that this scheduler made after the answer are subtracted. If a host has no capacity any more, Placement
+        must be asked again, because the claim that took the capacity may have been released since. Callers must hold
+        the host table's lock.
         """
         return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
 

@@ -1,4 +1,4 @@
-"""The power state of fake guests, and rescues."""
+"""Start, stop, pause, suspend and rescue fake guests. Tests use this part of the fake driver."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ FIELDS = Fields(
 
 
 def render(row: Row, viewer: ServerView, kind: str = ONE) -> dict[str, Any]:
-    """Return the response body of a server with all fields that ``kind`` and the microversion have."""
+    """Return the response body of a server, with all fields that this kind of response has in the microversion."""
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 

@@ -230,7 +230,7 @@ def end_work(guest: Guest, target: str) -> None:
         if works(guest, target):
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # Libvirt also refuses the call if the job has just ended. This error is ignored.
+        # libvirt also reports an error if the job ended before blockJobAbort. This error is ignored: the job is over.
         if works(guest, target):
             raise GuestFailed(
                 act=f'end the merge of files of disk {target} of', uuid=guest.uuid, reason=str(error)

@@ -108,9 +108,10 @@ class LibvirtDevices:
         return {device.address: frozenset({device.address, *self._family(device, made)}) for device in wanted}
 
     def _family(self, device: PciDevice, made: Mapping[str, Collection[str]]) -> Iterator[str]:
-        """Yield the addresses, other than its own, that no other guest may have while a guest has ``device``.
+        """Yield the addresses of the devices that cannot be given to another guest while a guest has ``device``.
 
-        ``made`` is a dict from libvirt's name of a parent to the uuids of its mediated devices.
+        The address of ``device`` itself is not among them. ``made`` is a dict of the existing mediated devices: the key
+        is libvirt's name of a PCI function, and the value holds the uuids of the function's mediated devices.
         """
         if device.dev_type == MDEV:
             yield device.parent_addr
