@@ -8,9 +8,11 @@ tested with made-up tables.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,11 @@ ROWS = [f'{section}.{number}' for section, last in LAST.items() for number in ra
 NAMED_TEST = re.compile(r'`([\w/]+\.py)::(\w+)`')
 # What a docstring or comment of a test must not say: it means nothing to someone who has not read the page.
 ROW_NUMBER = re.compile(r'\brows? \d\.\d+|\bseed[ -]map\b', re.IGNORECASE)
+# Numbers of reviews and lists that are not in the repository: a docstring or comment says the condition and the result.
+TAG = re.compile(
+    r'\b(?:finding|found|item|review|issue|row)s?\s+\d+\.\d|\bfindings?\s+\d|\b(?:Item|Review|Issue)s?\s+\d',
+    re.IGNORECASE,
+)
 
 # How the last cell of a row begins, if it isn't empty.
 KINDS = ('in part: ', 'otherwise: ', 'not: ')
@@ -170,8 +177,23 @@ def test_each_row_needs_its_tests():
     assert len(shown) > 100
 
 
+def spoken(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each comment and docstring of a Python file with the number of its first line."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            words = ast.get_docstring(node)
+            if words is not None:
+                yield node.body[0].lineno, words
+
+
 def test_no_test_names_a_row():
-    """No docstring, comment or name of a test has the number of a row: the page names the tests, not they the page."""
+    """No docstring, comment or name of a test has the number of a row of the page.
+
+    No docstring or comment of tests, tools or the package has the number of a review's finding or of a list's item.
+    """
     named = re.compile(r'_rows?_\d')
     found = [
         f'{path.relative_to(TESTS)}:{number}'
@@ -181,3 +203,13 @@ def test_no_test_names_a_row():
         if ROW_NUMBER.search(line) or named.search(line)
     ]
     assert found == []
+    tagged = [
+        f'{path.relative_to(TESTS.parent)}:{number}'
+        for folder in ('tests', 'tools', 'kilonova')
+        for path in sorted((TESTS.parent / folder).rglob('*.py'))
+        # Most files have no such words, so they need not be parsed.
+        if TAG.search(text := path.read_text(encoding='utf-8'))
+        for number, words in spoken(text)
+        if TAG.search(words)
+    ]
+    assert tagged == []
