@@ -16,15 +16,15 @@ BOUND_TO, BEFORE = 'accelerators_bound_to', 'accelerators_bound_before'
 
 
 def for_ports(uuid: str) -> dict[str, str]:
-    """Return the system metadata of a new server with ports that are accelerators.
+    """Return system metadata for a new server that gets accelerators as network ports. ``uuid`` is the server's uuid.
 
-    The metadata record that the server has accelerator requests, even if its ports are removed later.
+    This metadata shows that the server has accelerator requests. It remains when the ports are removed later.
     """
     return {BOUND_TO: uuid}
 
 
 def has_ports(uuid: str, metadata: Mapping[str, str]) -> bool:
-    """Return whether the server was created with ports that are accelerators. Such a server can't be moved."""
+    """Return whether the server was created with accelerators as network ports. Such a server can't be moved."""
     return metadata.get(BOUND_TO) == uuid
 
 

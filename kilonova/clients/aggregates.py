@@ -1,10 +1,13 @@
-"""Write host aggregates to Placement, as aggregates of resource providers with the same uuid.
+"""Copy host aggregates from the API database to Placement.
 
-    bring_up_to_date(placement, api_db, cells, aggregate_uuid, 'gpu1')
+    bring_up_to_date(placement, api_db, cells, aggregate_uuid, 'gpu1')     # 'gpu1' is a host
 
-The members of the aggregate in Placement are the compute nodes of its hosts. The API database is the source. Each call
-reads it first, so a call may be repeated, and several calls may run at the same time. A change of an aggregate also
-writes an operation row of ``KIND``, which is ended when Placement is up to date.
+An aggregate in Placement has the same uuid as the host aggregate. Its members are the resource providers of the compute
+nodes of the aggregate's hosts. Each call reads from the API database whether the host is in the aggregate now, and
+corrects Placement. Therefore a call may be repeated, and several calls may run at the same time.
+
+When the API changes an aggregate, it also stores an operation row of the kind 'mirror'. If the API process does not
+complete the update of Placement, a conductor finds this row and makes the update.
 """
 
 from __future__ import annotations

@@ -438,9 +438,10 @@ class VolumeClient(_Attachments):
     def tell_snapshot(self, snapshot_id: str, status: str, progress: str | None = None) -> None:
         """Report to Cinder the state of a snapshot that a compute service creates or deletes on behalf of Cinder.
 
-        ``status`` is creating or error, or, for a delete, deleting or error_deleting. Cinder continues when
-        ``progress`` is 90%. Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if the snapshot is no
-        longer being created or deleted.
+        ``status`` is 'creating' or 'error' for a create, and 'deleting' or 'error_deleting' for a delete. The
+        ``progress`` '90%' means that the compute service has done its part. Cinder then does the rest of the create or
+        delete. Raises SnapshotNotFound if no such snapshot exists, and VolumeInvalid if the snapshot is no longer being
+        created or deleted.
         """
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         told = {'status': status, **({'progress': progress} if progress is not None else {})}

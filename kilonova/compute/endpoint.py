@@ -63,8 +63,16 @@ def operation_method(
 ) -> Callable[[_Act], _Act]:
     """Mark a function ``act(op, …)`` as the implementation of a ``Compute`` method that is a step of an operation.
 
-    The function takes the declared arguments except the context, the instance and the operation key: these are
-    attributes of ``op``.
+    The function takes the arguments of the declared method, except the context, the instance and the operation key:
+    these are attributes of ``op``.
+
+    Args:
+        declared: The method of ``Compute``.
+        checks: The check that the step makes before it changes anything.
+        forward: True if the step is repeated until it succeeds. It can't be cancelled, and an error is not its
+            final result.
+        verdict: ``verdict(op, error)`` converts an error of the function to the error that the conductor receives.
+            If it is None, the error is not converted.
     """
 
     def mark(act: _Act) -> _Act:

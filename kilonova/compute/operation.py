@@ -260,7 +260,10 @@ class HostTask:
 
     @property
     def undone(self) -> str:
-        """The reason why this host undid the step. The conductor returns it if the same operation key arrives again."""
+        """The reason why this host undid the step. The host reports it to the conductor.
+
+        If this host later receives a call with the same operation key, the conductor refuses the step with this reason.
+        """
         return readable(self.error) if self.error is not None else 'it was undone on this host'
 
     # -- claims and saves ----------------------------------------------------------------------------------------------
@@ -358,10 +361,15 @@ class HostTask:
     def bind_ports(
         self, devices: list[objects.PciDevice], accelerated: Mapping[str, dict[str, Any]] = MappingProxyType({})
     ) -> None:
-        """Bind the server's ports that use one of these claimed devices or an accelerator, and update its network info.
+        """Bind the server's ports that use claimed devices or accelerators, and update the server's network info.
 
-        ``accelerated`` is a dict from port id to the binding profile of a port that is an accelerator. If the server
-        has no port of this kind, no call is made. Raises HostRejected, BuildAbort or KeyGone (``Upcalls.bind_ports``).
+        ``devices`` are claimed devices of this host. ``accelerated`` is a dict from port id to binding profile, for the
+        ports that are accelerators. If the server has no ports of these two kinds, the conductor is not called.
+
+        Raises:
+            HostRejected: The ports can't be bound on this host; another host may take the server.
+            BuildAbort: A port does not belong to the server any more, so no host can build the server.
+            KeyGone: The operation is no longer at this step.
         """
         profiles = {**pci_ports.profiles(self.instance.pci_requests, devices), **accelerated}
         if profiles:

@@ -90,10 +90,11 @@ class Sweep:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _end_leases_of_the_dead(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """End the leases of conductor processes of this machine that are dead, and return whether there were any.
+        """Delete the leases of dead conductor processes that ran on this machine. Return whether there were any.
 
-        ``living`` has a pair (owner id, description of the process) for each valid lease. Other conductors can take the
-        operation rows of an ended lease at once.
+        ``living`` has a pair (owner id, description of the process) for each lease that has not expired. A dead process
+        may still have such a lease. After the lease is deleted, other conductors can take the operations of the dead
+        process at once.
         """
         buried = False
         for owner, text in living:

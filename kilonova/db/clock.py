@@ -27,7 +27,7 @@ class db_now(expression.FunctionElement[float]):  # noqa: N801 - used like sqlal
 
 
 class db_utcnow(expression.FunctionElement[Any]):  # noqa: N801 - as above
-    """The time when the statement started as naive UTC, in the form in which columns store it."""
+    """The UTC time when the statement started, without a time zone (naive), as database columns store times."""
 
     inherit_cache = True
     name = 'db_utcnow'

@@ -431,16 +431,17 @@ def now(connection: sa.Connection) -> float:
 
 
 def retried(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that opens its own transaction: call it again after a deadlock or a lost connection.
+    """Decorate a function so that it is called again after a deadlock or a lost connection.
 
         @retried
         def accept(database: Database, row: dict) -> None:
             with database.write() as connection: ...
 
-    The function must be safe to repeat even if its transaction was committed and only the answer was lost;
-    ``repeated()`` returns True if that is possible. The function is called again at most [database]max_retries times,
-    and not after [database]statement_timeout has passed. If a database can't be reached at all, or its answer didn't
-    come in time, the error is raised at once (see ``is_unreachable``).
+    The function must open its own transaction. It must be safe to call it again even if the first call was committed
+    and only the database's answer was lost. If this may have happened, ``failures.repeated()`` returns True.
+
+    The function is called again at most [database]max_retries times, and not after [database]statement_timeout has
+    passed. If the database can't be reached, or did not answer in time, the error is raised at once.
     """
 
     @functools.wraps(function)

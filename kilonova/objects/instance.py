@@ -437,9 +437,11 @@ def _assemble(
     system_metadata: dict[str, dict[str, str | None]],
     lenient: bool = True,
 ) -> list[Instance]:
-    """Return the Instances of rows of ``instances`` that are joined with columns of ``instance_extra``.
+    """Return an Instance for each of these database rows, and read the metadata and devices of the servers.
 
-    Metadata and devices are read from other tables, with one SQL statement for each table.
+    Each row has the columns of the table ``instances`` and columns of ``instance_extra``. ``system_metadata`` is a dict
+    from server uuid to the server's system metadata. If ``lenient`` is True, texts that can't be parsed are logged and
+    left out. Otherwise ServerUnreadable is raised for such a text.
     """
     uuids = [row['uuid'] for row in rows]
     if not uuids:

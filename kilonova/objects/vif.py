@@ -33,15 +33,15 @@ VDPA = 'vdpa'
 # vnic_types of ports whose function is chosen by the accelerator service and not by the host.
 ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
 WHOLE = (DIRECT, REMOTE, ACCELERATED_VIRTUAL)
-# vnic_types of functions that a guest does not get directly, but through another device of the host.
+# vnic_types of ports whose PCI function the guest does not get directly, but through another device of the host.
 BEHIND = (MACVTAP, VDPA)
 VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
 # The vif_type of ports that are macvtap devices on a host interface that several guests share.
 ON_INTERFACE = 'macvtap'
-# vif_types of functions of InfiniBand cards, and of functions whose switch receives a port profile (VM-FEX).
+# The vif_type of ports on InfiniBand cards, and that of ports whose switch receives a port profile (VM-FEX).
 INFINIBAND, PROFILED = 'ib_hostdev', '802.1qbh'
-# vnic_types of functions that the compute service claims for a server. Cyborg claims those of accelerators.
+# vnic_types of ports whose PCI function the compute service claims. Cyborg claims those of accelerator ports.
 FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
 # The member of binding:profile that contains the id of the accelerator request.
 REQUEST = 'arq_uuid'

@@ -2,12 +2,13 @@
 
     volume = AttachedVolume.read(row)                 # columns of block_device_mapping
     volume.kind, volume.connection['name']            # 'rbd', 'volumes/volume-…'
-    volume.connection_info(server, 'gpu1', attachment.connection, connector)      # the text of the column afterwards
+    volume.connection_info(server, 'gpu1', attachment.connection, connector)      # new text of the column
 
-The column connection_info has Nova's form: {"driver_volume_type", "data": {the connection of Cinder's attachment},
-"serial", "status", …}. Kilonova adds two members. ``attached_to`` is the host to which the connection in ``data``
-belongs. ``hosts`` contains the connectors and connections of the last hosts to which the volume was attached. During a
-live migration, the destination has a second attachment, whose id is in its entry of ``hosts``.
+The column connection_info has a JSON text in Nova's form: {"driver_volume_type", "data", "serial", "status", …}. The
+member "data" is the connection of Cinder's attachment. Kilonova adds two members. "attached_to" is the name of the host
+that uses this connection. "hosts" is a dict from the names of the last hosts to their connectors and connections.
+During a live migration, the volume has a second attachment for the destination host. Its id is stored in the entry of
+this host in "hosts".
 """
 
 from __future__ import annotations

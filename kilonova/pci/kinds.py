@@ -137,7 +137,7 @@ class PciFunctions:
         ]
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
-        """Return an empty list, because this host makes no PCI functions."""
+        """Return an empty list: Kilonova does not create PCI functions, so it does not remove any."""
         return []
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:

@@ -350,7 +350,7 @@ def on_host(
         }
     )
     for request in kept:
-        # The devices of aliases are also among the allocations and must not be requested a second time.
+        # Leave out the resources of the given requests. A new request for them would claim devices a second time.
         for provider in itertools.chain.from_iterable(
             mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)
         ):

@@ -69,6 +69,9 @@ def _declare(kind: str, since: str, args_since: dict[str, str], *, keyed: bool =
 def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose messages are sent without waiting for a reply.
 
+    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
+    that was added later: the version of the interface that introduced the argument.
+
     The loss of such a message must do no harm. If a message that names an operation row is lost, conductors find the
     row later, because they search the databases periodically.
     """
@@ -76,22 +79,32 @@ def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
 
 
 def call(since: str, **args_since: str) -> Callable[[_F], _F]:
-    """Declare a method whose caller waits for the reply for at most rpc_response_timeout seconds."""
+    """Declare a method whose caller waits for the reply for at most rpc_response_timeout seconds.
+
+    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
+    that was added later: the version of the interface that introduced the argument.
+    """
     return _declare('call', since, args_since)
 
 
 def long_call(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose caller waits for the reply for at most long_rpc_timeout seconds.
 
-    The wait ends earlier if the server stops sending heartbeats.
+    The wait ends earlier if the receiver stops sending heartbeats.
+
+    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
+    that was added later: the version of the interface that introduced the argument.
     """
     return _declare('long', since, args_since)
 
 
 def step_call(since: str, **args_since: str) -> Callable[[_F], _F]:
-    """Declare a long call of a step of an operation.
+    """Declare a method that runs a step of an operation on a host. Its caller waits as for ``long_call``.
 
     The message also has the argument ``key``, the step key, which is not among the declared parameters.
+
+    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
+    that was added later: the version of the interface that introduced the argument.
     """
     return _declare('long', since, args_since, keyed=True)
 

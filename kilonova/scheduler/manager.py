@@ -474,7 +474,7 @@ class _Request:
             pinning=pinning,
         )
         if only_cell(self._spec) and len(self._snapshot.cells.uuids()) > 1:
-            # Placement does not know cells. With a limit, all hosts of its answer could be in other cells.
+            # The server must stay in its cell. With a limit, Placement could return only hosts of other cells.
             query.limit = None
         prefilters.run(
             self._prefilters,

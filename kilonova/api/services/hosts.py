@@ -193,7 +193,7 @@ def find_service(
 
 
 def find_binary(backend: Backend, host: str, binary: str) -> InCell:
-    """Return a service by its host and binary, as requests of old microversions name services.
+    """Return the service with this binary on a host. Old microversions identify a service by its host and binary.
 
     Raises HostNotMapped (404) if the host is in no cell, and HostBinaryNotFound (404) if it has no such service.
     """

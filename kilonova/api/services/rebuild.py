@@ -37,7 +37,7 @@ COLUMNS = {
 }
 
 
-# The kind of the operation of a rebuild that writes the image to the server's root volume.
+# The kind of operation that rebuilds a server by writing the image to the server's root volume.
 REIMAGE = 'reimage'
 
 

@@ -170,8 +170,8 @@ def rdp(call: Call) -> dict[str, Any]:
 def show(call: Call) -> dict[str, Any]:
     """Return the server and address of a console token (``GET /os-console-auth-tokens/{console_token}``).
 
-    Raises TokenNotFound (404) if the token does not exist, TokenNotShown (401) until microversion 2.30, and Unanswered
-    (503) if a cell that may have the token does not answer.
+    Raises TokenNotFound (404) if the token does not exist, TokenNotShown (401) if the microversion is older than 2.31,
+    and Unanswered (503) if a cell that may have the token does not answer.
     """
     found = _find(call)
     if call.version < _SHOWN:

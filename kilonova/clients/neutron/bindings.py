@@ -36,9 +36,9 @@ class Bindings(NeutronRequests):
     def add_binding(self, port: Port, host: str, profile: Mapping[str, Any]) -> Binding:
         """Bind a port to an additional host, to which its guest will move.
 
-        ``profile`` has the keys of the binding profile that a compute service writes; the keys of the port's owner are
-        kept. The new binding is not active yet. The call may be repeated. Raises PortNotFound if no such port exists,
-        and PortBindingRefused if no agent of the host can bind the port.
+        The new binding is not active yet. Its profile has the keys in ``profile`` and the keys that the port's owner
+        has set in the port's existing binding profile. The call may be repeated. Raises PortNotFound if no such port
+        exists, and PortBindingRefused if no agent of the host can bind the port.
         """
         path = f'/ports/{quote(port.id, safe="")}/bindings'
         body = {'host': host, 'vnic_type': port.vnic_type, 'profile': {**theirs(port.profile), **profile}}

@@ -1,1 +1,1 @@
-"""Start and end of the daemons: options first, then services, signals, workers and health."""
+"""Code that all daemons share: their start and end, service records, signals, worker processes and health checks."""

@@ -54,11 +54,11 @@ class Outages(logging.Filter):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock, self._lock = clock, threading.Lock()
-        # ``_logged`` is a dict from the kind of event to the time of its last log line.
-        # ``_over`` has the kinds for which the broker has been back since their last log line.
-        # ``_left_out`` is a dict from the kind of event to the number of messages left out since its last log line.
+        # A dict from the kind of event (AWAY or REFUSED) to the time of its last log line.
         self._logged: dict[str, float] = {}
+        # Kinds of events that are over: a message that the broker is back has followed their last log line.
         self._over: set[str] = set()
+        # A dict from the kind of event to the number of messages that were left out since its last log line.
         self._left_out: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:

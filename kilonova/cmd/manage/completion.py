@@ -59,7 +59,10 @@ _FUNCTION = r"""_kilonova() {
 
 
 def bash(programs: Mapping[str, Any]) -> str:
-    """Return the completion file for these programs, a dict from name to the command tree of ``cli.parser``."""
+    """Return the text of a bash completion file for several programs.
+
+    ``programs`` is a dict from the name of a program to the tree of its commands (see ``cli.parser``).
+    """
     commands: dict[str, list[str]] = {}
     options: dict[str, list[str]] = {}
     values: dict[str, str] = {}

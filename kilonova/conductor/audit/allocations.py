@@ -161,7 +161,7 @@ class Allocations:
             return
         has = {name: sum(given.get(name, 0) for given in held.values()) for name in CLASSES}
         wanted = _wanted(side)
-        # The amounts may also be right with VCPU instead of PCPU, because a host may report no PCPU.
+        # A server with dedicated CPUs may hold VCPU instead of PCPU, because its host may report no PCPU.
         if has == wanted or has == _wanted(side, pinning=False):
             return
         wrong = [name for name in CLASSES if has[name] != wanted[name]]

@@ -187,7 +187,7 @@ class _AuditRun:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = AuditReport()
-        # {name of a row as the lines of the report write it: time of the row's last change}
+        # A dict from a row's name in the lines of the report to the time of the row's last change.
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:

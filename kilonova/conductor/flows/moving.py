@@ -24,8 +24,7 @@ from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
 from kilonova.pci import request as pci_request
 
-# Maximum number of times that the scheduler chooses hosts for one move.
-# The scheduler chooses again only if another server has taken the resources of the chosen host.
+# Maximum number of host choices per move. A choice is repeated only if another server took the host's resources.
 CHOICES = 10
 # Maximum number of tries to write a request spec. A try fails if the request spec was changed since it was read.
 SAVES = 5

@@ -275,9 +275,11 @@ class _Rebuilding(Flow[OutputsT]):
     asks: str
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """Write the server as before the rebuild, or with the state ERROR if its disks or its root volume are lost.
+        """End a failed rebuild: restore the server's database row as it was before the rebuild.
 
-        Also write a fault and events with the reason of the failure.
+        If the old root disk is lost, the row is not restored. If the old root disk is lost or the root volume is not
+        attached any more, the server gets the state ERROR. A fault and events with the reason of the failure are
+        written in each case.
         """
         is_new = _is_new(work)
         at = work.instance_row()['host'] if work.position >= self.index(self.asks) else None

@@ -43,11 +43,11 @@ LOG = logging.getLogger(__name__)
 UNDO_TRIES = 3
 # Maximum number of backups of one type that a rotation reads, newest first. If there are more, the older ones stay.
 MOST_BACKUPS = 1000
-# Arguments of a release of accelerators: request uuids and their host, or a uuid whose requests are all deleted.
+# Arguments of an operation that deletes accelerator requests: their uuids and host, or the uuid they are bound to.
 ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
-# Arguments of a release of ports: the server, and the ids of its ports that the user created.
+# Arguments of an operation that releases ports: uuid of the server, and ids of its ports that the user created.
 PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
-# Arguments of a release of a port's resources in Placement: the port, and the resource classes.
+# Arguments of an operation that frees resources of a port in Placement: id of the port, and the resource classes.
 RESOURCES_OF, CLASSES = 'resources_of', 'classes'
 Write = Callable[[engine.Connection], object]
 

@@ -50,9 +50,9 @@ def counts(conn: sa.Connection) -> list[Counted]:
 
 
 def with_words(conn: sa.Connection, words: tuple[str, ...]) -> list[Barred]:
-    """Return the devices whose ``extra_info`` contains one of the ``words`` in quotes, like a key in JSON.
+    """Return the devices whose ``extra_info`` (JSON text) contains one of the ``words`` in double quotes.
 
-    The word may also occur in another part of the text than as a key, so the caller must parse the text.
+    The word may be a key or a value in the JSON text. The query can't tell which, so the caller must parse the text.
     """
     query = (
         sa.select(nodes.c.host, devices.c.dev_type, devices.c.extra_info)

@@ -140,7 +140,10 @@ class RefusalReport:
 
     @property
     def lost_races(self) -> bool:
-        """True if a host meets all needs of the request's only server, but the resources could not be claimed on it."""
+        """True if the request is for one server and a host meets all its needs.
+
+        The request was refused although such a host exists, because the server's resources could not be claimed there.
+        """
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
     def hosts(self, most: int) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ DEEPEST = 32
 
 
 class BadQuery(ValueError):
-    """The JSON expression in the hint cannot be evaluated."""
+    """The JSON expression in the scheduler hint ``query`` cannot be evaluated."""
 
 
 def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
@@ -95,7 +95,10 @@ class JsonFilter(BaseHostFilter):
     """Pass only hosts for which the JSON expression in the hint ``query`` is true."""
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
-        """Return whether the expression is true for the host, or True if the request has no such hint."""
+        """Return whether the JSON expression in the scheduler hint ``query`` is true for the host.
+
+        Return True if the request has no hint ``query``, and False if the expression is invalid.
+        """
         asked = spec_obj.get_scheduler_hint('query')
         if not asked:
             return True
@@ -109,5 +112,5 @@ class JsonFilter(BaseHostFilter):
             return False
 
     def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return PER_HOST (check host by host) if the request has the hint, otherwise None (all hosts pass)."""
+        """Return PER_HOST (check each host) if the request has the hint ``query``, otherwise None (all hosts pass)."""
         return PER_HOST if spec_obj.get_scheduler_hint('query') else None

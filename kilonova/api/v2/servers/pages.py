@@ -36,7 +36,8 @@ class FilterRow(NamedTuple):
     """A filter of the server list that compares a column with values.
 
     ``column`` is the column's name. ``read(name, text)`` converts the text of the filter to a list of accepted values.
-    From microversion ``since`` on every user may use the filter, before that only callers who may use all filters.
+    In microversion 2.``since`` and later, every user may use the filter. In earlier microversions, only callers who may
+    use all filters may use it.
     """
 
     name: str
@@ -105,14 +106,14 @@ EQUAL = (
     FilterRow('access_ip_v6', 'access_ip_v6', _text, NEVER),
     FilterRow('auto_disk_config', 'auto_disk_config', _boolean, NEVER),
 )
-# For each filter name: (column, microversion from which on every user may use the filter).
+# {filter name: (column, minor number of the first microversion in which every user may use the filter)}
 REGEX = {
     'name': ('display_name', 1),
     'display_name': ('display_name', NEVER),
     'description': ('display_description', NEVER),
     'display_description': ('display_description', NEVER),
 }
-# For each filter name: (IP version, microversion from which on every user may use the filter).
+# {filter name: (IP version, minor number of the first microversion in which every user may use the filter)}
 ADDRESSES = {'ip': (4, 1), 'ip6': (6, 5)}
 TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
 

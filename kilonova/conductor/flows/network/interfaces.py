@@ -50,8 +50,10 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
     """End the operation: write the info cache, the PCI requests, the event and the action in one transaction.
 
     ``event`` is the name of the action's event. ``change(vifs)`` gets the present interfaces and returns the new ones.
-    ``left`` is the id of a port whose PCI requests are deleted, or None. Raises Unanswered if another operation has
-    written the info cache in the meantime.
+    ``left`` is the id of a detached port, whose PCI requests are deleted, or None if no port was detached.
+
+    Raises Unanswered if another operation has changed the info cache since this function read it. The step is then
+    tried again.
     """
     forget = _forget(work, left)
     row = work.instance_row(fresh=True)

@@ -17,7 +17,7 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.guests import GuestFailed
 
 COPYING, READY = 'copying', 'ready'
-# Flags for a copy to an existing target. TRANSIENT_JOB: the copy ends with the guest.
+# Flags for a copy to an existing target. TRANSIENT_JOB: when the guest stops, libvirt also ends the copy job.
 _FLAGS = (
     libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
     | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
@@ -42,7 +42,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
 
 
 def state(xml: str, target: str) -> str | None:
-    """Return the state of the copy of a domain's disk: COPYING, READY, or None if there is no copy."""
+    """Return the state of the copy job of a domain's disk: COPYING, READY, or None if there is no job."""
     mirror = _mirror(xml, target)
     if mirror is None:
         return None
@@ -65,7 +65,7 @@ def pivot(guest: Guest, target: str) -> None:
 
 
 def end(guest: Guest, target: str) -> None:
-    """End the copy of a guest's disk, if there is one. Raises GuestFailed if the copy cannot be ended."""
+    """End the copy job of a guest's disk, if there is one. Raises GuestFailed if the job cannot be ended."""
     try:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)

@@ -164,8 +164,9 @@ class RescueFiles:
     def make(
         self, instance: objects.Instance, directory: InstanceDirectory, prepared: Prepared, admin_password: str | None
     ) -> None:
-        """Write all files of the rescue system, and the record as the last one. Files of an earlier try are replaced.
+        """Write all files of the rescue system. Files of an earlier try are replaced.
 
+        The last file is the record ``rescued.json``, because the guest starts the rescue system if this file exists.
         ``prepared`` is the result of ``prepare``.
         """
         forget(self._disks, instance.uuid)

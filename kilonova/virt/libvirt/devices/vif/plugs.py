@@ -1,4 +1,4 @@
-"""Records of the ports that this host connects itself before libvirt starts their guest.
+"""Plug ports for which the compute service must create network devices before the guest starts, and record them.
 
     plugs = Plugs(conf)
     plugs.renew(instance, instance.vifs)        # before the guest starts: unplug old ports, plug these
@@ -40,7 +40,10 @@ Known = dict[str, tuple[Vif, bool]]
 
 
 class Plugs:
-    """The ports that the compute service of one host has plugged itself, before libvirt started the guests."""
+    """The ports of one host for which the compute service creates network devices before the guest starts.
+
+    All other ports need no such devices, or libvirt creates the devices.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._path, self._switch = os.path.join(conf.state_path, _DIRECTORY), OpenVSwitch(conf)
