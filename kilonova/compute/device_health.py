@@ -74,7 +74,7 @@ class Program:
 
         def check() -> None:
             if stopping.is_set() or time.monotonic() > end:
-                raise errors.Unanswered(who=self.option, reason=f'it did not end within {self.timeout:g} s')
+                raise errors.Unanswered(who=self.option, reason=f'the command did not end within {self.timeout:g} s')
 
         try:
             command.watched(check, *self.argv, device.address, KIND_OF[device.dev_type])

@@ -137,7 +137,9 @@ class Hypervisor:
                 LOG.info('Could not compare the guest with its server now: %s', error, instance_uuid=uuid)
                 pause = self._later(look)
             except Exception:
-                LOG.exception('Could not compare the guest, which has changed, with its server', instance_uuid=uuid)
+                LOG.exception(
+                    'Could not compare the state of the guest with the state of its server', instance_uuid=uuid
+                )
                 continue
             if pause is not None:
                 look.due = self._host.clock() + pause

@@ -108,6 +108,6 @@ class FakeRescues(FakePart):
         Raises GuestFailed if the guest is not rescued.
         """
         if instance.uuid not in self.fake.rescued:
-            raise GuestFailed(act='rescue', uuid=instance.uuid, cause=Cause.REQUEST, reason='it is not rescued')
+            raise GuestFailed(act='restart', uuid=instance.uuid, cause=Cause.REQUEST, reason='the guest is not rescued')
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)

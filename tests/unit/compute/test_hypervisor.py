@@ -158,7 +158,7 @@ def test_a_look_that_fails_holds_up_no_other(
     with monkeypatch.context() as patch:
         patch.setattr(cloud.drivers['gpu1'].guests, 'get_info', lambda instance: 1 // 0)
         by_itself(cloud, one, PowerState.CRASHED)
-        until(lambda: 'Could not compare the guest, which has changed, with its server' in caplog.text)
+        until(lambda: 'Could not compare the state of the guest with the state of its server' in caplog.text)
     by_itself(cloud, two, PowerState.CRASHED)
     until(lambda: cloud.cell.instances[two]['vm_state'] == 'stopped')
     assert cloud.cell.instances[one]['vm_state'] == 'active'
