@@ -96,7 +96,7 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
         found[device.address] = like.address
     if left:
         raise errors.MigrationPreCheckError(
-            reason=f'{", ".join(one.address for one in left)} of the destination can replace no device of the guest'
+            reason=f'the guest has no device that {", ".join(one.address for one in left)} could replace'
         )
     return found
 

@@ -198,20 +198,27 @@ class Remote:
         ``within`` is the time limit in seconds. Raises Cut if the connection fails or the time limit is exceeded, and
         CommandFailed if the script fails.
         """
-        try:
-            done = subprocess.run(
-                self._argv(script, *args),
-                env=command.ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=within,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise Cut(command=f'ssh {self._offer["address"]}', reason=f'no answer within {within:g} s') from error
-        self._raise_for(done.returncode, done.stderr)
-        return done.stdout.strip()
+        with subprocess.Popen(
+            self._argv(script, *args),
+            env=command.ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                # At its time limit ``communicate`` raises another exception class under eventlet, ``wait`` the same.
+                if within is not None:
+                    process.wait(within)
+                out, said = process.communicate()
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                raise Cut(command=f'ssh {self._offer["address"]}', reason=f'no answer within {within:g} s') from error
+            except BaseException:
+                process.kill()
+                raise
+        self._raise_for(process.returncode, said)
+        return out.strip()
 
     def _raise_for(self, code: int, said: str) -> None:
         if code:
