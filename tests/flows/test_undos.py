@@ -146,7 +146,7 @@ def test_a_host_cannot_undo_for_a_while(ground, monkeypatch, name, when):
     ground.on_message = on_message
     server = case.act(ground, server)
     check(ground, case, server, case.bad)
-    assert tries and all(count > UNDO_TRIES + 2 for count in tries.values())
+    assert tries and all(count > UNDO_TRIES + 2 for count in tries.values()), ground.story(server)
 
 
 @pytest.mark.parametrize('lost', ['message', 'reply'])
