@@ -36,7 +36,7 @@ from tools.cloud.layout import ROOT, Layout
 RESULTS = ROOT / 'build' / 'test'
 # If more tests of one run failed than this, none of them runs again: a busy machine is not the reason then.
 FEW = 12
-# The files, or folders with a slash at the end, whose failed tests may run once more, alone, each with the reason. Every
+# Files, and folders with a slash at the end, whose failed tests may run once more, alone, each with the reason. Every
 # other failed test has failed.
 _SERVICE_ON_SQLITE = (
     'Keystone, Neutron, Cinder or Cyborg here is one process with SQLite: beside other runs an answer can take longer '
