@@ -207,7 +207,7 @@ class Remote:
             text=True,
         ) as process:
             try:
-                # At its time limit ``communicate`` raises another exception class under eventlet, ``wait`` the same.
+                # The time limit is that of ``wait``: under eventlet ``communicate`` raises another class at its own.
                 if within is not None:
                     process.wait(within)
                 out, said = process.communicate()
