@@ -164,7 +164,7 @@ class MetadataService:
             )
             raise MetadataError(HTTPStatus.FORBIDDEN, 'Invalid proxy request signature.')
         known = self._remembered(uuid) or self._read(uuid)
-        # The project is checked in addition to the signature, which covers only the server's uuid.
+        # The project is checked in addition to the signature, because the signature covers only the server's uuid.
         if known is None or known.project_id != project:
             raise MetadataError(HTTPStatus.NOT_FOUND)
         return known

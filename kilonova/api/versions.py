@@ -69,7 +69,8 @@ def negotiate(headers: Mapping[str, str]) -> int:
     match = _FORMAT.fullmatch(wanted)
     if match is None:
         raise InvalidVersion(version=wanted)
-    # Cut the number to eight digits, more than any version has: Python refuses to convert thousands of digits.
+    # Use only the first eight digits of each number. No version has more digits, and Python refuses to convert a text
+    # of several thousand digits.
     major, minor = (int(group[:8]) for group in match.groups())
     if major != 2 or not MIN <= minor <= MAX:
         raise UnsupportedVersion(version=wanted, minimum=text(MIN), maximum=text(MAX))

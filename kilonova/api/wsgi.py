@@ -37,7 +37,7 @@ from kilonova.context import RequestContext
 from kilonova.errors import Invalid, KilonovaError, NotFound
 
 ACCEPTED_TYPES = ('application/json', 'application/vnd.openstack.compute+json')
-# Content types that HTTP clients send by default. They don't tell the format of the body.
+# Content types that HTTP clients send by default. They do not say whether the body is JSON.
 UNSAID_TYPES = ('', 'text/plain')
 # The maximum depth of nested lists and objects in a body.
 MOST_FLOORS = 64
@@ -79,8 +79,9 @@ class Route:
     - ``policy``: the policy rule. ANYBODY accepts every caller with a valid token.
     - ``server``: set if the path has a ``server_id``. The server is looked up before the policy check. The value is the
       purpose of the look-up, a constant of ``services.server_operations`` such as WORK.
-    - ``for_services``: callers that are other services find servers of all projects.
-    - ``owner``: the variable of the path that names the project of the policy target, instead of the caller's project.
+    - ``for_services``: if true, a caller that is another service finds servers of all projects.
+    - ``owner``: the path variable that contains the project of the policy target. Without ``owner``, the policy target
+      has the caller's project.
     - ``action``: the only key of the body, which selects this route among the routes of its path.
     - ``asks``: further policy rules, which the handler checks.
     - ``since`` and ``until``: the microversions in which the route exists.
@@ -298,11 +299,14 @@ class Paths:
 
 
 def _segments(route: Route) -> list[bool]:
-    """Return the sort key of a route: for each segment of its path whether it is a variable."""
+    """Return the sort key of a route: a list that says for each segment of the path whether it is a variable.
+
+    False sorts before True, so routes with a fixed segment are tried before routes with a variable.
+    """
     return ['{' in segment for segment in route.path.split('/')]
 
 
-# A function that identifies the caller, or returns the error response if it can't.
+# A function that returns the identity of the caller, or an error response if it cannot identify the caller.
 Identify = Callable[[WSGIEnvironment], RequestContext | webob.Response]
 
 

@@ -1,6 +1,7 @@
 """The history of devices (``/os-device-history``): which server held which device, from when to when.
 
-The history only has servers that have released the device. The module ``devices`` shows the current server of a device.
+An entry is added when a server releases a device. The server that holds a device now is shown by the module
+``devices`` instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kilonova.pci.shown import shown_entry
 INDEX = 'kilonova:device-history:index'
 RULES = (rule(INDEX, ADMIN, 'List which projects and servers held which device, and when.'),)
 
-# The id of an entry: the device's uuid, a dot, and the entry's number in its cell.
+# The id of a history entry: the device's uuid, a dot, and the entry's number in the cell database that has the entry.
 _ID = {'type': 'string', 'pattern': r'^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]{1,10}\Z', 'maxLength': 47}
 QUERY = QuerySchema.of(
     *(

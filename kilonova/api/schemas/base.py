@@ -25,9 +25,10 @@ from kilonova.errors import Invalid
 
 # From this microversion on, lists refuse unknown query parameters.
 STRICT_SINCE = 75
-# From this microversion on, requests that have no query parameters at all refuse unknown ones, too.
+# From this microversion on, routes that define no query parameters refuse every query parameter. Before, they ignore
+# query parameters.
 STRICT_EVERYWHERE = 102
-# An error message contains at most this many characters of the refused value, and at most as many of the reason.
+# An error message contains at most this many characters of the refused value, and at most this many of the reason.
 MOST_SAID = 2048
 
 
@@ -40,7 +41,7 @@ class ValidationError(Invalid):
 class Prop(NamedTuple):
     """A property of an object or query, in the microversions ``since`` to ``until``.
 
-    A query may have a ``single`` property only once.
+    If ``single`` is true, a query may contain the parameter only once.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Window(NamedTuple):
 
 
 # --- JSON schema keywords of limited cost ----------------------------------------------------------------------------
-# Lengths are checked first, so that no sent value costs more than the largest value that the schema allows.
+# Lengths are checked first, so that checking a value that is too long does not take much time.
 # A text that is longer than ``maxLength`` is not compared with a pattern or format.
 # The items of a list that is longer than ``maxItems`` are not checked.
 # Repeated items of a list are found in one pass, and only the first errors of a value are compared.
@@ -78,7 +79,7 @@ Errors = Iterator[jsonschema.ValidationError]
 
 @functools.cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """Return the compiled pattern of a schema, for ``search``. A final ``$`` matches only the end of the text."""
+    """Compile the pattern of a schema, for use with ``search``. A final ``$`` matches only the end of the text."""
     return re.compile(pattern[:-1] + r'\Z' if pattern.endswith('$') else pattern)
 
 
@@ -165,13 +166,19 @@ def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., 
 
 
 def _largest(validator: Validator, bound: int, value: Json, schema: dict[str, Any]) -> Errors:
-    """Check the upper bound of a number. Unlike maximum, it does not apply to text."""
+    """Check the keyword ``largest``: the absolute value of a number is at most ``bound``.
+
+    Unlike the keyword ``maximum``, it does not apply to numbers that are written as text.
+    """
     if isinstance(value, (int, float)) and abs(value) > bound:
         yield jsonschema.ValidationError(f'{value!r} is greater than the maximum of {bound!r}')
 
 
 def _bytes(validator: Validator, limit: int, value: Json, schema: dict[str, Any]) -> Errors:
-    """Check the length of a text in bytes, because the long text columns of MySQL are limited in bytes."""
+    """Check the keyword ``maxBytes``: the length of a text in bytes.
+
+    The keyword is for long text columns, whose size MySQL limits in bytes and not in characters.
+    """
     if isinstance(value, str) and len(value.encode()) > limit:
         yield jsonschema.ValidationError(f'{value[:64]!r}... is too long')
 
@@ -197,7 +204,7 @@ VALIDATOR = jsonschema.validators.extend(
 
 # --- schemas ---------------------------------------------------------------------------------------------------------
 def at(schema: Any, version: int) -> Any:
-    """Return the plain JSON schema of a microversion."""
+    """Return the plain JSON schema that ``schema`` has in a microversion."""
     if isinstance(schema, (Obj, Windows)):
         return schema.at(version)
     if isinstance(schema, dict):

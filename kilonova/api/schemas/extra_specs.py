@@ -70,10 +70,10 @@ def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[
 
 
 def _limit(part: str, *, off: bool = False) -> Callable[[str], str | None]:
-    """Return a check that a CPU limit is in the range that a host's kernel can accept.
+    """Return a function that checks whether a CPU limit is in the range that a host's kernel can accept.
 
-    Kernels differ, so the range is the union of their ranges. If ``off`` is true, a value below 0 means no limit and is
-    accepted.
+    ``part`` is a key of ``tuning.CPU_LIMITS``. The accepted range depends on the kernel, so a value is valid if at
+    least one kernel accepts it. If ``off`` is true, a value below 0 is valid too, and means no limit.
     """
     check = _whole(*tuning.CPU_LIMITS[part])
     return lambda value: None if off and re.fullmatch(r'-[0-9]{1,18}', value.strip()) else check(value)

@@ -90,9 +90,10 @@ def when(value: str) -> datetime.datetime:
 
 # --- formats ---------------------------------------------------------------------------------------------------------
 class BadName(ValueError):
-    """A name is not valid.
+    """Error of a format check: a name is not valid.
 
-    If the property is called "name", this error's text is the whole error message.
+    If the property is called "name", the message of the error response is only the text of this error. Otherwise the
+    message also has the name of the property and the refused value.
     """
 
 

@@ -61,7 +61,7 @@ SET_METADATA_BODY = Obj(Prop('set_metadata', Obj(Prop('metadata', _METADATA, req
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
-# A new aggregate has no hosts yet, so the response to its creation has neither hosts nor metadata.
+# The two kinds of response bodies. The response to a creation (CREATED) has no fields for hosts and metadata.
 WHOLE, CREATED = 'whole', 'created'
 _WHOLE = frozenset((WHOLE,))
 
@@ -80,7 +80,10 @@ FIELDS = Fields(
 
 
 def _aggregate(row: Mapping[str, Any], version: int, kind: str = WHOLE) -> dict[str, Any]:
-    """Return the response body of an aggregate; ``kind`` CREATED is the shorter answer to its creation."""
+    """Return the response body of an aggregate.
+
+    ``kind`` is WHOLE, or CREATED for the shorter response to the creation of an aggregate.
+    """
     return FIELDS.render(row, None, version, kind)
 
 

@@ -1,4 +1,7 @@
-"""The server action createImage: create an image without data, and an operation by which the host uploads the data."""
+"""The server action createImage: create an image of a server.
+
+The request creates an image without data in the image service. Afterwards the server's host uploads the data.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ def made(call: Call, making: snapshot.Making) -> Reply:
     """Create the image of a server and return the response, for the actions createImage and createBackup.
 
     Before microversion 2.45 the response has the image's URL in the header Location. From 2.45 on it has the image's id
-    in the body. Until 2.38 the quota of metadata items applies to the image: MetadataLimitExceeded (403) is raised if
-    the image would have more items.
+    in the body. Until 2.38, raises MetadataLimitExceeded (403) if the image would have more metadata items than the
+    quota allows.
     """
     server_operations.check(call.ctxt, call.server, making.event)
     if call.version <= METADATA_COUNTED_UNTIL:

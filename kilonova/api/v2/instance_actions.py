@@ -62,7 +62,8 @@ ACTION = Fields(
 class EventRights:
     """The rights of the caller that decide which fields of an event are shown.
 
-    ``inside``: the caller sees tracebacks and hosts. ``details``: the caller sees the details of events.
+    ``inside``: whether the caller may see tracebacks and hosts. ``details``: whether the caller may see the details of
+    events.
     """
 
     project_id: str
@@ -103,7 +104,10 @@ def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(body: Mapping[str, Any]) -> list[str]:
-    """Return a scheduler decision as lines of text: the request, the choice, and the reasons host by host."""
+    """Return a scheduler decision as lines of text: what was requested, which host was chosen, and why.
+
+    ``body`` is the column ``body`` of the table ``scheduler_decisions``.
+    """
     said = [
         'asked for: ' + _pairs({name: value for name, value in (body.get('asked') or {}).items() if value}),
         f'{body.get("considered")} hosts considered; chosen: {body.get("chosen") or "none"}'
@@ -142,10 +146,11 @@ _ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a
 
 
 def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
-    """Add the reasons to the messages of actions that failed, or that wait after a failure.
+    """Append the reason of the failure to the message of each action that failed, or that waits after a failure.
 
-    With ``hidden`` the names and addresses of hosts are replaced in the reasons. Runs one SQL statement if ``rows`` has
-    such an action, and two more if ``hidden`` is set and there are reasons.
+    ``rows`` are rows of instance actions. If ``hidden`` is true, the names and addresses of hosts in the reasons are
+    replaced by a placeholder. Runs one SQL statement if an action has failed or waits, and two more if reasons are
+    found and ``hidden`` is true.
     """
     failed = [row for row in rows if row['message'] in (FAILED, WAITING)]
     if not failed:

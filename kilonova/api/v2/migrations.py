@@ -108,8 +108,8 @@ def _page(
 ) -> list[dict[str, Any]]:
     """Return one page of migrations, or all migrations if ``limit`` is None. Cells that do not answer are left out.
 
-    ``marker`` is the uuid of the last migration of the page before. ``seen_by`` is a project or None. If it is a
-    project, the marker must belong to this project.
+    ``marker`` is the uuid of the last migration of the page before. ``seen_by`` is the id of a project, or None. If it
+    is not None, the migration ``marker`` must belong to this project.
 
     Raises:
         UnknownMarker: No cell has the migration ``marker``, or the caller may not see it (400).
@@ -193,10 +193,10 @@ def _changed(call: Call) -> dict[str, Any]:
 
 
 def _owner(call: Call, everything: bool) -> dict[str, str]:
-    """Return the filters by project and user, and check the caller's right to use them.
+    """Return the request's filters by project and user, and check the caller's right to use them.
 
-    A request that names no project is for all projects. A caller needs the policy rule ALL_PROJECTS to list the
-    migrations of another project, or of all projects.
+    If a request names no project, it is a request for all projects. A caller needs the policy rule ALL_PROJECTS to list
+    the migrations of another project or of all projects.
     """
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}

@@ -93,7 +93,10 @@ def _shown(limits: UserLimits, version: int) -> dict[str, Any]:
 
 
 def _detailed(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str, Any]:
-    """Return a dict from resource to {limit, in_use, reserved}. ``reserved`` is always 0: there are no reservations."""
+    """Return a dict from resource to {limit, in_use, reserved}.
+
+    ``reserved`` is always 0, because Kilonova has no quota reservations.
+    """
     rows = {name: {'limit': limit, 'in_use': used.get(name, 0), 'reserved': 0} for name, limit in limits.items()}
     return _FIELDS.render(rows, None, version)
 
@@ -124,8 +127,8 @@ def defaults(call: Call) -> Any:
 def update(call: Call) -> Any:
     """Set limits of a project or of its user (``PUT /os-quota-sets/{tenant_id}``).
 
-    Unless the request sets ``force``, a limit is refused (400) if it is below the usage, or if the limit of a user is
-    above what the project's limit leaves for this user.
+    Unless the request sets ``force``, a limit is refused (400) if it is lower than the current usage. A limit of a user
+    is also refused if the project's limit does not leave so much for this user.
     """
     project_id, user_id = _whose(call)
     body = dict(call.body['quota_set'])

@@ -28,7 +28,8 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# For each protocol, TYPES has the console types that hosts may have. UNSERVED has types of Nova that no host has.
+# TYPES: for each protocol, the console types that hosts may offer.
+# UNSERVED: for each protocol, Nova's other console types. No host of Kilonova offers them.
 TYPES = {'vnc': ('novnc',), 'spice': ('spice-html5', 'spice-direct'), 'serial': ('serial',)}
 UNSERVED = {'vnc': ('xvpvnc',), 'rdp': ('rdp-html5',), 'mks': ('webmks',)}
 _OLD, _MKS, _SHOWN, _DIRECT = 5, 8, 31, 99
@@ -68,9 +69,9 @@ class TokenNotFound(NotFound):
 
 
 class TokenNotShown(KilonovaError):
-    """Error 401: the API shows no console token before microversion 2.31.
+    """Error 401: before microversion 2.31 the API does not show console tokens.
 
-    In earlier microversions Nova shows only tokens of RDP consoles, which Kilonova does not have.
+    In these microversions Nova shows only tokens of RDP consoles, and Kilonova has no RDP consoles.
     """
 
     msg_fmt = 'The requested console type details are not accessible'

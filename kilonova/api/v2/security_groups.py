@@ -1,7 +1,7 @@
 """Security groups of a server, and until microversion 2.35 a proxy for the security groups of the network service.
 
-The security groups of a server are those of its ports. Each request reads them from the network service. Requests of
-the proxy (``/os-security-groups``) are sent to the network service with the caller's token.
+A server has the security groups that its ports have. Each request reads them from the network service. Requests for
+``/os-security-groups`` (the proxy) are sent to the network service with the caller's token.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class NoCidr(Invalid):
 
 
 class PortsOfIcmp(Invalid):
-    """Error 400: port -1 is given for another protocol than ICMP."""
+    """Error 400: the request contains port -1 for a protocol that is not ICMP."""
 
     msg_fmt = 'from_port or to_port -1 (any ICMP type or code) is valid only for ICMP, but ip_protocol is %(protocol)s.'
 
@@ -180,7 +180,7 @@ def _refusals() -> Iterator[None]:
 def _rule_fields(wanted: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a new rule in the form of the network service's API.
 
-    Raises NoCidr if the cidr is malformed, and PortsOfIcmp if -1 is given as a port of another protocol than ICMP.
+    Raises NoCidr if the cidr is malformed, and PortsOfIcmp if a port is -1 and the protocol is not ICMP.
     """
     group, cidr = wanted.get('group_id'), wanted.get('cidr')
     protocol = wanted['ip_protocol'].lower() if wanted.get('ip_protocol') else None

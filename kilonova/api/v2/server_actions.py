@@ -232,7 +232,7 @@ def change_admin_password(call: Call) -> None:
 
     Raises:
         InstanceInvalidState, InstanceIsLocked, InstanceNotReady: The server's state or lock forbids the change (409).
-        GuestAgentNotEnabled: The server's image does not say that its guests have an agent (409).
+        GuestAgentNotEnabled: The server's image does not declare that guests have an agent (409).
         NothingToSealWith: No key is configured to encrypt the password (503).
     """
     server, event = call.server, 'set_admin_password.start'

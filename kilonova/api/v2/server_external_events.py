@@ -81,22 +81,24 @@ GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Events which report that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
-# For each tag of the event power-update: (kind of operation, event, vm state before it).
+# For each tag of the event power-update: the kind of operation that it starts, the event of ``kilonova.states`` that
+# changes the server's state, and the vm state in which the server must be.
 POWER = {
     'POWER_ON': ('start', 'start.start', states.VmState.STOPPED),
     'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE),
 }
 # Events that need a tag: the id of a volume or of an accelerator request.
 TAGGED = frozenset((GROWN, REIMAGED, ACCELERATOR))
-# Codes of the response. NOTHING_THERE: the server has no host, or does not have the object of the event.
+# Codes of the response. NOTHING_THERE: the server has no host, or does not have the object that the event names, such
+# as a volume.
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
 
 def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Handle each event and return it with the members ``status`` and ``code``.
 
-    The code is 200 (accepted), 400 (bad tag), 404 (unknown server) or 422 (the server does not have the object of the
-    event).
+    The code is 200 (accepted), 400 (bad tag), 404 (unknown server) or 422. Code 422 means that the server has no host,
+    or does not have the object that the event names, such as a volume.
     """
     servers = _find(backend, {event['server_uuid'] for event in events})
     moves = _moves(
@@ -147,7 +149,8 @@ def _hand_on(
 ) -> None:
     """Send events to a host in one message.
 
-    If the message is lost, the host still learns the result, because a host that waits for an event also polls.
+    ``servers`` is a dict from uuid to server, as ``_find`` returns it. A lost message does no harm: a host does not
+    only wait for an event, but also polls.
     """
     if backend.compute is None:
         return
@@ -218,8 +221,8 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
 def _ends(backend: Backend, servers: Mapping[str, ServerRef | None], uuids: set[str]) -> dict[str, set[str]]:
     """Return a dict from a server's uuid to the source and destination hosts of its moves that have not ended.
 
-    During a move the guest may wait for events of its ports on either host, but the server's row names only one of
-    them. Runs one SQL statement per cell, and none without a network service.
+    During a move, the source host or the destination host may wait for events of the guest's ports, but the server's
+    row names only one of the two hosts. Runs one SQL statement per cell, and none without a network service.
     """
     of_cell = defaultdict(list)
     for uuid in uuids if backend.networks is not None else ():

@@ -29,7 +29,8 @@ RULES = (
 
 
 LIVE = 'live-migration'
-# The statuses in which a migration can be aborted: RUNNING in every microversion, ABORTED from 2.65 on.
+# The statuses in which a migration can be aborted: those in RUNNING in every microversion, those in ABORTED only from
+# 2.65 on.
 RUNNING = ('running',)
 ABORTED = ('queued', 'preparing', *RUNNING)
 
@@ -215,7 +216,8 @@ def abort(call: Call) -> None:
         action=server_operations.action(ctxt, 'live_migration_cancel'),
         write=cancel,
     )
-    # The following messages only save time. If they get lost, a conductor finds the cancelled operation row later.
+    # Send messages so that the hosts stop their work and a conductor undoes the operation at once. If a message is
+    # lost, a conductor finds the cancelled operation's row later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
             if backend.compute is not None:

@@ -65,7 +65,10 @@ FIELDS = Fields(
 
 
 def _body(row: Row, version: int) -> dict[str, Any]:
-    """Return the response body of a service. The row has the members ``zone`` and ``up`` in addition to its columns."""
+    """Return the response body of a service.
+
+    ``row`` is the service's row with two additional members: ``zone`` (its availability zone) and ``up``.
+    """
     return FIELDS.render(row, None, version)
 
 

@@ -110,7 +110,7 @@ def _servers(
     """Return at most ``limit`` servers that existed in the period, ordered by cell and then by id.
 
     With ``marker`` (the uuid of a server) the list begins after this server. Servers of a cell that does not answer are
-    left out. Runs one SQL statement per cell, and one more in each cell up to the cell of the marker.
+    left out. Runs one SQL statement per cell. To find the marker, one more runs in each cell until a cell has it.
 
     Raises:
         UnknownMarker: No cell has the server ``marker`` (400).

@@ -118,8 +118,8 @@ def show(call: Call) -> dict[str, Any]:
 def create(call: Call) -> Any:
     """Attach a volume to a server (``POST /servers/{server_id}/os-volume_attachments``).
 
-    Before microversion 2.101 the response is sent when the volume is attached, and contains the attachment. From 2.101
-    on it is sent at once, without a body.
+    Before microversion 2.101 the response is sent after the volume has been attached, and contains the attachment. From
+    2.101 on the response is sent at once and has no body.
     """
     asked = call.body['volumeAttachment']
     wanted = volumes.WantedAttachment(

@@ -86,9 +86,10 @@ class CannotPin(Conflict):
 def _write(backend: Backend, ctxt: RequestContext, server: ServerRef, values: dict[str, Any]) -> None:
     """Write columns of the table ``instances``.
 
-    If the hostname changes, the same transaction inserts an operation, by which a conductor gives the server's ports
-    the new hostname. Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceNotFound (404) if it
-    is deleted.
+    If the hostname changes, the same transaction inserts an operation. The conductor that runs this operation sets the
+    new hostname on the server's ports.
+
+    Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceNotFound (404) if it is deleted.
     """
     if not values:
         return

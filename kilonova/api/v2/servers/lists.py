@@ -126,7 +126,8 @@ _TEXTS = (
     'status',
     'all_tenants',
 )
-# Filters that name a table: an error for callers who may use all filters, and ignored for other callers.
+# Filters whose names are names of tables. Callers who may use all filters get an error for them. For other callers they
+# are ignored.
 FORBIDDEN_FILTERS = (
     'block_device_mapping',
     'services',

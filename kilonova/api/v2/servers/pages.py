@@ -1,7 +1,8 @@
 """Lists of servers over all cells: the filters of a request, and one page of servers.
 
-Build requests are read before the cells. If a server is found as a build request and in a cell, the row of the cell is
-listed (rule 18 of operations.md).
+A build request is the row of a server that is not in a cell yet. Build requests are read before the cells, so that no
+server is missed while it moves to a cell (rule 18 of operations.md). If a server is found both as a build request and
+in a cell, its row in the cell is listed.
 """
 
 from __future__ import annotations
@@ -122,8 +123,9 @@ TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tag
 class Listing:
     """A request for a page of servers.
 
-    ``marker`` is the uuid of the last server of the page before. With ``plain`` only uuid and name are read. With
-    ``bulky`` large columns are read, too. With ``host_status`` the states of the servers' hosts are read, too.
+    ``marker`` is the uuid of the last server of the page before. If ``plain`` is true, only uuid and name are read. If
+    ``bulky`` is true, large columns are read, too. If ``host_status`` is true, the states of the servers' hosts are
+    read, too.
     """
 
     filters: Filters
@@ -135,12 +137,15 @@ class Listing:
     bulky: bool = False
     version: int = 1
     host_status: bool = False
-    # True if the request has no filters, order, limit or marker: a list of all servers.
+    # True if the request has no filters, order, limit or marker, so that all servers are listed.
     whole: bool = False
 
     @property
     def tells_unknown(self) -> bool:
-        """True if servers of cells that do not answer are listed, too, with the values of their instance mappings."""
+        """True if the list also contains servers of cells that do not answer.
+
+        Their list entries only have values from the instance mappings.
+        """
         return self.whole and self.version >= PARTIAL_SINCE
 
 
@@ -148,7 +153,8 @@ class Listing:
 class Listed:
     """One page of servers.
 
-    ``rows`` are the servers in order, and ``unknown`` the mappings of servers whose cells do not answer.
+    ``rows`` are the rows of servers in the requested order. ``unknown`` are the instance mappings of the servers whose
+    cells do not answer.
     ``host_states`` is a dict from host to its state. ``wishes`` is a dict from a server's uuid to its requested zone
     and scheduler hints.
     """
@@ -232,7 +238,10 @@ def _pattern(name: str, value: str) -> str:
 
 
 def _address(name: str, value: str, family: int) -> str:
-    """Return the regular expression that finds the address in the info cache of a server."""
+    """Return a regular expression for the text of a server's info cache that finds an IP address.
+
+    ``name`` and ``value`` are the filter and its text. ``family`` is the IP version, 4 or 6.
+    """
     with _understood(name, value):
         return addresses.of_cache(value, family)
 
@@ -330,7 +339,8 @@ def _of_cells(
     answers = ask_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
-    # Fail if the list would lack servers, unless it shows them as UNKNOWN (from 2.69 on) or the option allows gaps.
+    # The servers of a cell that does not answer can't be read. Fail unless they are shown as UNKNOWN (from 2.69 on) or
+    # an option allows incomplete lists.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent
@@ -372,7 +382,7 @@ def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -
 def _behind(
     rows: list[dict[str, Any]], order: Sequence[tuple[str, str]], marker: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Return the rows that come after the marker in this order."""
+    """Return the rows that come after the row ``marker`` in this order, or all rows if ``marker`` is None."""
     if marker is None:
         return rows
     ordered = [*(row for row in rows if row['uuid'] != marker['uuid']), marker]

@@ -88,7 +88,7 @@ class ServerView:
 
 
 def host_id(project_id: str | None, host: str | None) -> str:
-    """Return the hash by which users distinguish hosts without their names; '' if ``host`` is None."""
+    """Return a hash that users see instead of a host's name. Return '' if ``host`` is None."""
     return hashlib.sha224(f'{project_id}{host}'.encode()).hexdigest() if host else ''
 
 
@@ -216,7 +216,8 @@ def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerV
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
-# The kinds of bodies that have all fields of ``_extended``, and the kinds that have them only from 2.75 on.
+# _LATER: the kinds of bodies that have the fields of ``_extended`` in every microversion.
+# _ACTED: the kinds of bodies that have these fields only from 2.75 on.
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
@@ -268,7 +269,7 @@ FIELDS = Fields(
     *_extended('OS-EXT-SRV-ATTR:ramdisk_id', _attribute(column('ramdisk_id', '')), since=3),
     *_extended('OS-EXT-SRV-ATTR:root_device_name', _attribute(column('root_device_name')), since=3),
     Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=3, kinds=_LATER),
-    # The response to a rebuild has the field user_data without this prefix instead.
+    # The response to a rebuild (REBUILT) does not have this field. It has the field 'user_data' instead.
     Field('OS-EXT-SRV-ATTR:user_data', _attribute(column('user_data')), since=75, kinds=frozenset((CHANGED,))),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=3, until=89, kinds=_LATER),
     Field('OS-EXT-SRV-ATTR:hostname', _attribute(column('hostname')), since=75, until=89, kinds=_ACTED),
@@ -370,7 +371,7 @@ def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, A
     if call.version >= 96:
         with call.backend.api_db.read() as conn:
             wishes = queries.wishes(conn, [server.uuid])
-        # Without the scheduler hint 'group' a server is in no group, so a query for its groups is not needed.
+        # A server that was created without the scheduler hint 'group' is in no group, so its groups are not read.
         asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
     groups = server_groups.of_server(call.backend, server.uuid) if asked else []
     return render(row, viewer(call, host_states=host_states, wishes=wishes, groups=groups), kind)
