@@ -1,7 +1,7 @@
 """Accelerators (Cyborg) of servers: the resources that device profiles request, and actions that accelerators prevent.
 
-The create, resize, shelve and live migration services call these functions. They put the request groups of the device
-profiles into the request spec.
+The create, resize, shelve and live migration services call these functions. The services put the request groups of the
+device profiles into the request spec.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def specs_of(ctxt: RequestContext, server: ServerRef) -> dict[str, str]:
 
 
 def may_be_bound(ctxt: RequestContext, server: ServerRef) -> bool:
-    """Return whether the server can have accelerators, by its flavor or by its ports."""
+    """Return whether the server's flavor asks for accelerators, or a port of the server is an accelerator."""
     return server_operations.has_accelerated_ports(server) or are_wanted(specs_of(ctxt, server))
 
 

@@ -3,9 +3,9 @@
 A host is in at most one availability zone. A host that has servers stays in its zone, because its servers were
 requested in that zone.
 
-Placement also stores the compute nodes of each aggregate (``clients.aggregates``). The transaction that changes the
-hosts of an aggregate inserts an operation row. If the update of Placement fails, the operation row remains, and a
-conductor repeats the update.
+Placement stores a copy: the compute nodes of each aggregate's hosts (``clients.aggregates``). The transaction that
+changes the hosts of an aggregate also inserts an operation row for the update of Placement. If this update fails, the
+operation row remains, and a conductor repeats the update.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kilonova.errors import Conflict, Invalid, KilonovaError, NotFound
 
 LOG = logging.getLogger(__name__)
 
-# This process updates Placement at once. If that fails, a conductor does the update after this number of seconds.
+# This process updates Placement at once. If the update fails, a conductor repeats it after this number of seconds.
 MEND_AFTER = 10.0
 IN_ANOTHER_ZONE = 'One or more hosts already in availability zone(s) %s'
 HAS_SERVERS = 'One or more hosts contain instances in this zone'
@@ -241,7 +241,7 @@ def remove_host(backend: Backend, ctxt: RequestContext, identifier: str, host: s
 def _number(identifier: str) -> int:
     number = host_service.as_number(identifier)
     if number is None:
-        # The text may still be an integer with more digits than any id has. Then the aggregate does not exist.
+        # An integer with more digits than any id has passes this check. The aggregate with this id then does not exist.
         if re.fullmatch('-?[0-9]+', identifier) is None:
             raise NotANumber
         raise AggregateNotFound(aggregate_id=identifier)

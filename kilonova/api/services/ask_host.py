@@ -1,4 +1,4 @@
-"""Send a request that only the server's host can answer: one RPC call, for whose reply the API request waits."""
+"""Send requests that only the server's host can answer. The API request waits for the reply to the RPC call."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@
     wanted.rows(image_id)   # new rows for one server; [] if it has just the flavor's disks
     wanted.volumes          # the volumes that ``services.volumes`` looks up, creates and attaches
 
-Local disks are the root disk, made from the image, and blank disks (ephemeral in GiB, swap in MiB). A request may name
-its own ephemeral or swap disks, which replace the flavor's disks but must not be larger. A volume exists already, or it
-is created from a snapshot or an image, or blank.
+Local disks are the root disk, which is made from the image, and blank disks: ephemeral disks (size in GiB) and swap
+disks (size in MiB). A request may ask for its own ephemeral or swap disks. They replace the flavor's disks and must not
+be larger. A requested volume either exists already, or is created from a snapshot, from an image, or blank.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OF_IMAGE: dict[str, type] = {
     'no_device': bool,
 }
 _COPIED = ('guest_format', 'device_type', 'disk_bus', 'device_name', 'tag')
-# For each source type, the key of a block device that contains the id of the source, if its key ``uuid`` is missing.
+# For each source type: the key under which a block device has the id of its source, if the key ``uuid`` is missing.
 _SOURCE_IDS = {VOLUME: 'volume_id', SNAPSHOT: 'snapshot_id', IMAGE: 'image_id'}
 
 
@@ -127,8 +127,8 @@ class WantedDisks:
     """The disks that a request asks for.
 
     ``root`` is the request's block device for a local root disk, or None if the request has none. ``blanks`` are the
-    blank local disks, in the order in which the guest gets them. ``volumes`` are the volumes. ``local`` is the number
-    of local disks, including those of the flavor.
+    blank local disks, in the order in which the guest gets them. ``local`` is the number of local disks, including the
+    flavor's disks.
     """
 
     root: Mapping[str, Any] | None = None
@@ -227,10 +227,10 @@ def check_count(limit: int, disks: int) -> None:
 
 # --- devices of images -----------------------------------------------------------------------------------------------
 def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
-    """Return the entry for one volume in the block devices of an image that is created from a server.
+    """Return the block device that describes one volume's snapshot in an image that is created from a server.
 
     Only the image of a server that boots from a volume has block devices. ``row`` is the volume's block_device_mapping
-    row, and ``snapshot_id`` the snapshot of the volume.
+    row, and ``snapshot_id`` is the id of the volume's snapshot.
     """
     return {
         'source_type': SNAPSHOT,
@@ -288,10 +288,11 @@ def _of_image(device: Mapping[str, Any]) -> dict[str, Any]:
 def beside_image(
     devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mapping[str, Any]], image_id: str | None
 ) -> list[Mapping[str, Any]]:
-    """Return the block devices of a request, and those of its image that the request does not replace.
+    """Combine the block devices of a create request with the block devices that its image describes.
 
-    If the request names another root disk, the image's root disk is left out. If the image describes block devices, it
-    has no disk data, so a block device of the request whose source is the image is left out, too.
+    ``of_image`` are the image's block devices. If the request has a root disk of its own, the image's root disk is left
+    out. If ``of_image`` is not empty, the image has no disk data. Then no disk can be made from the image's data, so
+    the request's local disk with the source ``image_id`` is left out.
     """
     if not of_image:
         return list(devices)
@@ -417,7 +418,7 @@ def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) 
 def _check_boot_order(devices: Iterable[Mapping[str, Any]], has_image: bool) -> None:
     """Raise BootSequence if the boot indexes are not 0, 1, 2 and so on.
 
-    If no block device has boot index 0, the image of imageRef gets it.
+    If no block device has boot index 0, the image of imageRef counts as the disk with boot index 0.
     """
     found = sorted(index for index in map(_boot_index, devices) if index is not None)
     if has_image and found[:1] != [0]:

@@ -602,7 +602,7 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
             **(holder.for_ports(uuid) if shared.networks.profiles else {}),
         },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # All servers share the PCI request ids: the scheduler maps each id to resource providers once for all servers.
+        # All servers have the same PCI request ids, because the scheduler maps each id to resource providers only once.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.
@@ -691,9 +691,9 @@ def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
 
 
 def numbered(hostname: str, suffix: str) -> str:
-    """Return a given hostname with ``suffix``, for one of several servers.
+    """Return a given hostname with ``suffix``, for one of several servers of the same request.
 
-    The suffix is added to the first label, and the domain is kept. A first label that gets too long is cut.
+    The suffix is added to the first label, and the domain is kept. If the first label gets too long, it is shortened.
     """
     label, dot, domain = hostname.partition('.')
     room = min(MAX_HOSTNAME, MAX_FQDN - len(dot + domain)) - len(suffix)

@@ -60,10 +60,10 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
 
 @engine.retried
 def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> OperationRow | None:
-    """Delete the service with its nodes and devices, and insert and return the operation that completes the removal.
+    """Delete the service with its nodes and devices, and insert the operation that completes the removal.
 
-    ``wanted`` is the operation to insert. For other services than compute services, ``wanted`` and the result are None,
-    because nothing else has to be removed.
+    ``wanted`` is the operation to insert. Return the inserted operation. If the service is not a compute service,
+    ``wanted`` and the result are None, because nothing else has to be removed.
     """
     with cell.write() as conn:
         if wanted is not None and engine.repeated() and (written := operations.get(conn, wanted.uuid)):
@@ -112,9 +112,10 @@ def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None
     host = operation.args['host']
 
     def check() -> None:
-        """Raise LeaseLost if a conductor has completed the removal.
+        """Raise LeaseLost if a conductor has completed the removal already.
 
-        By now a new host may have the same name, and its resource providers must not be deleted.
+        After the removal, a new host may have registered with the same name. Its resource providers must not be
+        deleted.
         """
         with cell.read() as conn:
             if operations.get(conn, operation.uuid) is None:

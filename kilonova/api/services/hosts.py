@@ -122,11 +122,11 @@ def list_services(
 
 
 def unknown_hosts(backend: Backend, silent: Iterable[Any], host: str | None, binary: str | None) -> list[str]:
-    """Return the names of the compute hosts whose cell's database does not answer.
+    """Return the names of the compute hosts in the cells ``silent``, whose databases do not answer.
 
-    ``silent`` are these cells. The host names are read from the host mappings in the API database. Since microversion
-    2.69, lists of services show such hosts with the status UNKNOWN. Return an empty list if ``binary`` names another
-    service than the compute service.
+    The names are read from the host mappings in the API database. From microversion 2.69 on, lists of services show
+    these hosts with the status UNKNOWN. ``host`` and ``binary`` are the filters of the list. Return an empty list if
+    ``binary`` is not the compute service.
     """
     cell_ids = {cell.cell.id for cell in silent if cell.cell is not None}
     if not cell_ids or binary not in (None, COMPUTE):
@@ -183,7 +183,7 @@ def find_service(
     silent: list[Any] = []
     found = [InCell(row, cell) for cell, row in ask_cells(backend.all_cells(), ask, silent) if row is not None]
     if number is not None or not found:
-        # Each cell may have a service with this number, so the search is not complete if a cell does not answer.
+        # Several cells may have a service with this number, so the search is incomplete if a cell does not answer.
         refuse_if_any(silent)
     if not found:
         raise missing or NoSuchService(service_id=uuid or number)

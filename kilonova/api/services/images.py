@@ -68,7 +68,7 @@ class ImageRefInvalid(Invalid):
 
 
 class NoDisk(Invalid):
-    """Error 400: the image has no disk data. It only names volume snapshots, from which new servers can be created."""
+    """Error 400: the image has no disk data. It only names volume snapshots."""
 
     msg_fmt = 'Image %(image_id)s has no data: it only names volume snapshots, from which new servers can be created.'
 
@@ -166,7 +166,7 @@ def find_with_devices(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a tuple of the image (a dict of its fields and ``properties``) and the block devices that it describes.
 
-    Only an image that was created from a server that boots from a volume describes block devices. For all other images
+    An image describes block devices if it was created from a server that boots from a volume. For all other images
     the list is empty. Raises ImageRefInvalid if the user can't see the image, and Invalid if the image is not active,
     or if its properties are malformed or not supported.
     """

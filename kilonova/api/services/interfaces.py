@@ -93,7 +93,7 @@ class WantedInterface:
             raise NetworkMissing(address=self.address)
 
     def asked(self) -> list[dict[str, Any]]:
-        """Return the request in the form of the member ``networks`` of a create request."""
+        """Return the requested interface in the form that ``networks`` has in the body of a create request."""
         if self.port_id:
             return [{'port': self.port_id}]
         return [{'uuid': self.network_id, 'fixed_ip': self.address}] if self.network_id else []

@@ -95,7 +95,7 @@ def create(
         try:
             _check_count(backend, user_id, limit)
         except KeypairLimitExceeded:
-            # Concurrent requests have added key pairs, so the limit is exceeded and this key pair is deleted again.
+            # Concurrent requests have also added key pairs, so the limit is exceeded now. Delete the new key pair.
             keypairs.delete(backend.api_db, user_id, name)
             raise
     backend.notify.emit(ctxt, f'{verb}.end', keypair=row)

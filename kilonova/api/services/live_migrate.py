@@ -75,7 +75,7 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, want
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, _ = resize.specs_of(backend, ctxt, instance, instance.flavor, image)
     accelerators.check_moves_live(backend, instance)
-    # Keep the running guest's topology: the guest sees its NUMA cells, and its memory needs pages of the same size.
+    # Request the topology that the guest has now. A running guest cannot get other NUMA cells or other page sizes.
     spec.numa_topology = instance.numa_topology
     resize.send_to(ctxt, server, spec, wanted.host, force=wanted.force)
     row = OperationRow.new(

@@ -5,15 +5,15 @@
     count = networks.fit(backend, ctxt, found, minimum, maximum)         # the quota of ports
     found.requests(ctxt), found.security_groups(ctxt)                    # the form of the request spec
 
-Creates and attaches of interfaces use this module. The number of requests to the network service does not depend on the
-number of servers: one for networks, and one for the quota. In addition:
+The module is used for create requests and for requests to attach an interface. The number of requests to the network
+service does not depend on the number of servers. One request is sent for networks, and one for the quota. In addition:
 
 - one for ports, and one more if some ports are functions of PCI devices
 - one or two for security groups other than default
 - two for fixed addresses
 - two for networks with a QoS policy
-- one if the project has no network and needs one: it asks whether the network service can create a network.
-  The conductor creates the network later.
+- one if the project has no network and needs one: it asks whether the network service can create a network. A conductor
+  has the network created later.
 
 A cloud without a network service has no networks, and only the security group default in each project.
 """
@@ -328,7 +328,7 @@ def _interface(body: dict[str, Any]) -> RequestedInterface:
 def _as_neutron_writes(text: str) -> str:
     """Return a uuid in the form in which Neutron writes it.
 
-    Any other text is returned unchanged: the later look-up in Neutron will not find it.
+    Any other text is returned unchanged. Neutron has no object with such an id, so the later look-up fails.
     """
     return str(uuid.UUID(text)) if uuidutils.is_uuid_like(text) else text
 
@@ -537,9 +537,9 @@ def _check_network(network: Network, external: bool) -> None:
 def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
     """Raise NetworkGuarantees if the QoS policy of a network guarantees bandwidth or packet rates to new ports.
 
-    The resources that a new port requests are only known when the port is created, which is after the choice of the
-    host. The policies of other projects and the physical networks are read with the service's account. A network
-    without a physical network guarantees no bandwidth.
+    A new port is created after the host was chosen. Only then it is known which resources the port requests, so the
+    scheduler could not consider them. Policies and physical networks are read with the service's account, because a
+    user can't see all of them. A network without a physical network guarantees no bandwidth.
     """
     policies = {network.id: network.qos_policy_id for network in networks if network.qos_policy_id is not None}
     rules = {policy: client.rules_of(policy) for policy in set(policies.values())}

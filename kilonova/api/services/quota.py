@@ -155,7 +155,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
     Servers of all cells are counted, and servers that have no cell yet. Runs one SQL statement for each database. If a
     cell does not answer, the sizes of its servers are taken from the request specs in the API database.
     """
-    # Read the build requests before the cells, so that a server that moves into its cell meanwhile is not missed.
+    # Read the build requests before the cells, so that a server that is moved into a cell in the meantime is counted.
     with backend.api_db.read() as conn:
         rows = quotas.waiting(conn, project_id)
     total = quotas.Parts(
@@ -283,9 +283,9 @@ def recheck(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int], wi
 
 
 def settled(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that may raise LostRace: it is called again after a random pause, at most four times in all.
+    """Decorate a function that may raise LostRace, so that it is called again after LostRace and a random pause.
 
-    If the last call raises LostRace, the caller gets this error.
+    The function is called at most four times. If the last call raises LostRace, the caller gets this error.
     """
 
     @functools.wraps(function)
@@ -294,7 +294,8 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 return function(*args, **kwargs)
             except LostRace:
-                # The concurrent requests repeat, too. Random pauses let one of them come first and find room.
+                # The concurrent requests are repeated, too. The pauses are random, so that the requests are repeated
+                # one after the other and the first one fits into the quota.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
 

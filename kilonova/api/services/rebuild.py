@@ -277,7 +277,7 @@ def _changed(
 
 
 def _before(row: dict[str, Any], instance: Instance, new: rebuilds.RebuildChanges) -> rebuilds.RebuildChanges:
-    """Return the current values of everything that ``new`` changes, in the same form."""
+    """Return the values that ``new`` replaces, in the same form. If the rebuild fails, they are written back."""
     _, extra = instances.split(row)
     return {
         'values': {name: row[name] for name in new['values']},

@@ -224,7 +224,7 @@ def specs_of(
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # If the server keeps its flavor, ignore the flavor's invalid values: they must not prevent an evacuation.
+        # If the server keeps its flavor, ignore the error: invalid values of a flavor must not prevent an evacuation.
         if not stays:
             raise
     spec.num_instances = 1
@@ -374,7 +374,7 @@ def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
 
 
 def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> RequestSpec | None:
-    """Return the request spec that a revert stores again: the spec with the server's old flavor.
+    """Return the request spec that a revert stores: the spec with the flavor that the server had before the resize.
 
     Return None if no request spec is stored, or if the server's old flavor is unknown.
     """
@@ -388,7 +388,7 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> R
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # If the old flavor's extra specs are invalid, the server was created without a NUMA topology.
+        # If the old flavor's extra specs are invalid, keep the value None: the server was created without a topology.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

@@ -82,7 +82,7 @@ def create(backend: Backend, ctxt: RequestContext, name: str, policy: str, rules
         try:
             _check_count(backend, allowed)
         except TooManyGroups:
-            # Concurrent requests have also created groups, so the limit is exceeded and this group is deleted again.
+            # Concurrent requests have also created groups, so the limit is exceeded now. Delete the new group.
             instance_groups.destroy(backend.api_db, values['uuid'])
             raise
     made: dict[str, Any] = {**values, 'policy': policy, 'rules': kept, 'members': []}

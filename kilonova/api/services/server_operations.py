@@ -29,13 +29,13 @@ from kilonova.errors import (
 )
 from kilonova.objects.vif import ACCELERATED, Vif
 
-# For ``find_server``: the server is only shown.
+# Purpose for ``find_server``: the caller only shows the server.
 VIEW = 'view'
-# For ``find_server``: read all columns that an operation on the server needs.
+# Purpose for ``find_server``: the caller accepts an operation, so all columns that operations need are read.
 WORK = 'work'
-# For ``find_server``: also find deleted servers.
+# Purpose for ``find_server``: the caller shows the server's history, so deleted servers are found, too.
 HISTORY = 'history'
-# For ``find_server``: also find servers whose cell's database does not answer.
+# Purpose for ``find_server``: the caller shows the server even if its cell's database does not answer.
 PARTIAL = 'partial'
 # From this microversion on servers are shown even if their cell's database does not answer.
 PARTIAL_SINCE = 69
@@ -43,7 +43,8 @@ PARTIAL_SINCE = 69
 HISTORY_SINCE = 21
 # The first and the longest pause between two queries while a request waits for an operation, in seconds.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# The kinds of short operations. A request waits for the end of a short operation, because clients send several at once.
+# The kinds of short operations. Clients often request several of them at once, so a request waits until a running short
+# operation of the server has ended.
 _BRIEF = frozenset(
     (
         'attach_interface',
@@ -55,7 +56,7 @@ _BRIEF = frozenset(
     )
 )
 
-# Events that are refused for servers whose ports are accelerators.
+# Events of ``kilonova.states`` that are refused for servers whose ports are accelerators.
 _BLOCKED_BY_ACCELERATED_PORTS = frozenset(
     (
         'suspend.start',
@@ -112,8 +113,8 @@ def find_server(
     is true, a caller with the role ``service`` finds servers of all projects. Runs two SQL statements.
 
     Raises InstanceNotFound if the server does not exist, or if it belongs to another project, because callers must not
-    learn that it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and the
-    microversion is at least 2.69 (``version`` is 69).
+    learn that it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and
+    ``version`` is at least 69 (microversion 2.69).
     """
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
@@ -178,7 +179,7 @@ def check_editable(server: ServerRef, method: str) -> None:
 
 
 def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
-    """Return the columns of the row that records a request in the server's list of instance actions."""
+    """Return the columns of a new row of instance actions, which records the request ``name`` for the server."""
     return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
 
 
@@ -303,8 +304,8 @@ def run(
 def run_beside(backend: Backend, ctxt: RequestContext, server: ServerRef, kind: str, args: dict[str, Any]) -> None:
     """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
 
-    The operation must be of a kind that only reads the current state of the server's ports, or of one of its volumes,
-    from another service.
+    ``kind`` must be a kind of operation that only reads the current state of the server's ports, or of one of its
+    volumes, from another service.
     """
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))

@@ -52,8 +52,8 @@ class Making:
     """The parameters of an image of a server.
 
     ``event`` is the event that changes the server's state. ``kind`` is the kind of the operation, and ``action`` is the
-    name of the instance action. ``metadata`` has the properties that the user sets on the image, and ``properties`` has
-    those that the caller sets. ``args`` are arguments of the operation in addition to image_id.
+    name of the instance action. ``metadata`` are image properties that the user sets, and ``properties`` are image
+    properties that the calling function sets. ``args`` are arguments of the operation in addition to image_id.
     """
 
     event: str
@@ -89,7 +89,7 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
         return image_id
     row = OperationRow.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
     record = _record(backend, ctxt, server, making)
-    # This operation deletes the image if the request fails, even if this process dies. A conductor runs it.
+    # If the request fails or this process dies, a conductor runs this operation, which deletes the image.
     note = OperationRow.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
     operations.plan(server.cell, [note], LATE)
 
@@ -196,9 +196,10 @@ def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: s
 
 
 def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, note: str) -> None:
-    """Delete the image of a refused request, and the operation ``note`` that would delete the image later.
+    """Delete the image of a refused request, and the operation that would delete the image later.
 
-    Do nothing if the operation ``note`` does not exist: then the request was accepted after all.
+    ``note`` is the uuid of this operation. If the operation does not exist, the request was accepted after all. Then do
+    nothing.
     """
     try:
         with server.cell.read() as conn:

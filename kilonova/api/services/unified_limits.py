@@ -1,4 +1,4 @@
-"""Unified limits: quotas whose limits are in Keystone. The usage is counted by the resources of the servers' flavors.
+"""Unified limits: quotas whose limits are stored in Keystone. The flavors of the servers determine the usage.
 
     amounts(flavor, aliases)  # {'servers': 1, 'class:VCPU': 8, 'class:CUSTOM_PCI_10DE_20B5': 2, 'alias:a100': 2}
 
@@ -56,7 +56,8 @@ class Registered(Mapping[str, int]):
             return self._limits[name]
         if self._strategy == REQUIRE:
             return 0 if name in self._listed else -1
-        # An alias without a limit is unlimited. Its devices are limited by the limit of their resource class.
+        # A PCI alias without a limit of its own is unlimited. Its devices still count for the limit of their resource
+        # class.
         return -1 if name in self._listed or name.startswith(ALIAS) else 0
 
     def __iter__(self) -> Iterator[str]:
@@ -108,7 +109,8 @@ def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dic
     )
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
-        # An old server may have contradictory CPU values. Then all its vCPUs count as shared CPUs.
+        # The CPU values of an old server's flavor and image may contradict each other. Then all vCPUs count as shared
+        # CPUs.
         cpus = constraints.cpus_asked(shape, image)
     return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 
@@ -143,7 +145,7 @@ def usage(backend: Backend, project_id: str) -> dict[str, int]:
     its servers are taken from the request specs in the API database. A server that is being resized counts with the
     larger amount of each resource.
     """
-    # Read the build requests before the cells, so that a server that moves into its cell meanwhile is not missed.
+    # Read the build requests before the cells, so that a server that is moved into a cell in the meantime is counted.
     with backend.api_db.read() as conn:
         waiting = flavor_usage.waiting(conn, project_id)
     rows, besides = [row for _, row in waiting], [uuid for uuid, _ in waiting]

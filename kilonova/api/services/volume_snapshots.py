@@ -104,9 +104,9 @@ def _find(
 ) -> tuple[ServerRef, AttachedVolume]:
     """Return the server that has the volume, and the volume as it is attached.
 
-    ``status`` is the status that the volume service gives the snapshot before it sends its request. If the snapshot
-    does not have this status, the request comes from another client and is refused. Raises the errors of ``create``,
-    except MovedOn.
+    ``status`` is the status that the snapshot must have. The volume service sets this status before it sends its
+    request. If the snapshot has another status, the request comes from another client and is refused. Raises the errors
+    of ``create``, except MovedOn.
     """
     client = backend.volumes
     if client is None:

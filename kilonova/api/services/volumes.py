@@ -36,7 +36,8 @@ from kilonova.errors import Conflict, Invalid, NotFound, Unavailable
 from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, AttachedVolume
 
 ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
-# The statuses of a volume that can be attached: 'in-use' only if the volume allows several servers (multiattach).
+# The statuses in which a volume can be attached. A volume that is 'in-use' can be attached only if it allows several
+# servers (multiattach).
 AVAILABLE, IN_USE = 'available', 'in-use'
 # A conductor deletes new volumes if their create request has not been accepted after this number of seconds.
 LATE = 300.0
@@ -242,9 +243,9 @@ def _is_offloaded(server: ServerRef) -> bool:
 
 
 def _connection(volume: Volume, server: str) -> str:
-    """Return the first value of the column connection_info of a new block_device_mapping row.
+    """Return the value that the column connection_info of a new block_device_mapping row has at first.
 
-    The value has no connection data, because the volume has no attachment yet.
+    It has no connection data, because the volume has no attachment yet.
     """
     found = AttachedVolume('', volume.id, volume.size, multiattach=volume.multiattach)
     return found.connection_info(server)

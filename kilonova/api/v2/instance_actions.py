@@ -138,7 +138,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
     return ', '.join(f'{name} {value}' for name, value in values.items())
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 FAILED = 'Error'
 # The maximum number of characters of an action's message, which is the size of its database column.
 LONGEST = 255

@@ -24,7 +24,7 @@ RULES = (
 )
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 TASK = 'instance_usage_audit'
 DONE, RUNNING = 'DONE', 'RUNNING'
 

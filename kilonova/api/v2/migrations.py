@@ -97,7 +97,7 @@ FIELDS = Fields(
 )
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 def _page(
     backend: Backend,
     filters: dict[str, Any],

@@ -61,7 +61,7 @@ def _old_body(key: str, *kinds: str) -> Obj:
     return Obj(Prop(key, Obj(Prop('type', _one_of(*kinds), required=True)), required=True))
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 class TokenNotFound(NotFound):
     """Error 404: no cell has this console token, or it has expired."""
 

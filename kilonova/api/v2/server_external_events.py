@@ -74,7 +74,7 @@ BODY = Obj(
 )
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 POWER_UPDATE, ACCELERATOR = 'power-update', 'accelerator-request-bound'
 GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 # Events whose tag is the id of a port.

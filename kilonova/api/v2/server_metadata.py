@@ -37,7 +37,7 @@ UPDATE_ALL_BODY = CREATE_BODY
 UPDATE_BODY = Obj(Prop('meta', {**t.METADATA, 'minProperties': 1, 'maxProperties': 1}, required=True))
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 UPDATING, DELETING = 'update metadata', 'delete metadata'
 
 

@@ -79,7 +79,7 @@ FORCE_BODY = Obj(Prop('force_complete', {'type': 'null'}, required=True))
 _EARLY = 65
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 class NotLiveMigration(NotFound):
     """Error 404: the migration is not a live migration."""
 

@@ -40,7 +40,7 @@ UPDATE_BODY = Windows(Window(t.NULL))
 _WORD = Obj(Prop('tag', t.TAG))
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 class TagNotFound(NotFound):
     """Error 404: the server does not have the tag."""
 

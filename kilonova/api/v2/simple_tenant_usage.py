@@ -40,7 +40,7 @@ INDEX_QUERY = QuerySchema.of(*_PERIOD, Prop('detailed', t.ANY_TEXT), *_PAGE)
 SHOW_QUERY = QuerySchema.of(*_PERIOD, *_PAGE)
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 _FORMS = ('%Y-%m-%dT%H:%M:%S', '%Y-%m-%dT%H:%M:%S.%f', '%Y-%m-%d %H:%M:%S.%f')
 
 

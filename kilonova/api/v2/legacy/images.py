@@ -100,7 +100,7 @@ def _body(image: Image, viewer: ImageLinks) -> dict[str, Any]:
     return body
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 class ImageNotVisible(NotFound):
     """Error 404: the image does not exist, or the caller may not see it."""
 

@@ -76,7 +76,7 @@ def delete(call: Call) -> None:
     deletion.delete(call.backend, call.ctxt, call.server)
 
 
-# --- use cases and their errors --------------------------------------------------------------------------------------
+# --- functions that the handlers call, and their errors --------------------------------------------------------------
 class CannotPin(Conflict):
     """Error 409: a server can only be pinned to the availability zone that it is in."""
 
