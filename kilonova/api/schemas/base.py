@@ -241,7 +241,7 @@ class Schema:
 
 
 class Obj(Schema):
-    """The schema of a JSON object with these properties.
+    """The schema of a JSON object with the properties ``props``.
 
     Other keys are refused, unless ``additional`` is true.
     """

@@ -309,8 +309,8 @@ def _image(
 ) -> dict[str, Any]:
     """Return the image of the root disk, after checking that it fits the flavor.
 
-    ``named`` is the image of imageRef, or None. If the server boots from a volume, the returned image has no id. Its
-    values are those of the image of imageRef or, without imageRef, of the image that the volume was made from.
+    ``named`` is the image of imageRef, or None. If the server boots from a volume, the returned image has no id. It has
+    the values of ``named``. If ``named`` is None, it has the values of the image from which the volume was made.
 
     Raises Invalid or Forbidden if the image does not fit, and InvalidBlockDevice if the root disk names another image
     than imageRef.

@@ -210,9 +210,9 @@ def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Kernels(NamedTuple):
-    """The image ids of the kernel and the ramdisk that a server starts instead of its disk's boot loader.
+    """The image ids of the kernel and the ramdisk with which a server starts, instead of its disk's boot loader.
 
-    An id is '' if the server uses no such image.
+    An id is '' if the server has no kernel image or no ramdisk image.
     """
 
     kernel: str = ''

@@ -37,7 +37,7 @@ R = TypeVar('R')
 # The supported drivers: the last part of the option [quota]driver.
 DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
 COUNTED = tuple(sorted(quotas.COUNTED))
-# Quotas of the former service nova-network, which microversions until 2.35 show. They have no effect.
+# Quotas of the former service nova-network. The API shows them in microversions until 2.35. They have no effect.
 NETWORK = {'fixed_ips': -1, 'floating_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
 # A dict from the name of an option to the name of its resource, if they differ.
 _RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
@@ -150,7 +150,7 @@ def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]
 
 
 def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return the resources that the servers of a project use, and those that the servers of its user ``user_id`` use.
+    """Return the amounts of resources that a project's servers use, and that the servers of its user ``user_id`` use.
 
     Servers of all cells are counted, and servers that have no cell yet. Runs one SQL statement for each database. If a
     cell does not answer, the sizes of its servers are taken from the request specs in the API database.

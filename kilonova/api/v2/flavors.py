@@ -119,7 +119,7 @@ Row = Mapping[str, Any]
 class FlavorView:
     """The values that the response fields need in addition to a flavor's row.
 
-    ``specs``: whether the caller may see extra specs.
+    ``specs``: whether the caller may see the flavor's extra specs.
     """
 
     links: Any

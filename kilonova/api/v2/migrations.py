@@ -55,7 +55,8 @@ Row = Mapping[str, Any]
 class MigrationView:
     """The rights and links that the response fields need.
 
-    ``hosts``: the caller sees source and destination of a migration. ``links``: the ``Links`` of the request.
+    ``hosts``: whether the caller may see the source and destination hosts of a migration. ``links``: the builder of
+    links for the request.
     """
 
     hosts: bool

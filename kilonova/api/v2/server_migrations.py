@@ -41,7 +41,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ServerMigrationView:
-    """The rights of the caller. If ``hosts`` is true, source and destination of a migration are shown."""
+    """The rights of the caller. ``hosts``: whether the caller may see source and destination of a migration."""
 
     hosts: bool
 

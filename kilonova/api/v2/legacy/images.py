@@ -60,8 +60,8 @@ _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:dele
 class ImageLinks:
     """The links that the response fields need.
 
-    ``links``: the ``Links`` of the request. ``url``: a function that returns the URL of an image at the image service
-    for the image's id.
+    ``links``: the builder of links for the request. ``url``: a function that takes the id of an image and returns the
+    image's URL in the image service.
     """
 
     links: Any

@@ -52,7 +52,7 @@ def _text(name: str, value: str) -> list[Any]:
 
 
 def _text_or_none(name: str, value: str) -> list[Any]:
-    """Accept the given text; an empty text accepts rows without a value."""
+    """Return the column values that a filter accepts: its text, or '' and None if the text is empty."""
     return [value] if value else ['', None]
 
 
