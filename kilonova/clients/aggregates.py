@@ -20,7 +20,7 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.rows import Row
 
 KIND = 'mirror'
-# Number of attempts if the aggregate changes while its members are written to Placement.
+# The number of attempts to write an aggregate to Placement, if the aggregate changes in the database meanwhile.
 LOOKS = 4
 
 
@@ -29,7 +29,7 @@ def bring_up_to_date(
 ) -> None:
     """Make the compute nodes of a host members of the aggregate in Placement, or remove them from it.
 
-    The nodes become members if the host is in the aggregate in the API database.
+    If the API database says that the host is in the aggregate, the nodes become members. Otherwise they are removed.
 
     Raises:
         Unanswered: Placement or a database does not answer, or the aggregate keeps changing.
@@ -51,7 +51,8 @@ def bring_up_to_date(
 def _nodes(cells: cell_queries.CellDatabases, host: str, cell_id: int | None) -> list[Row]:
     """Return the compute nodes of a host.
 
-    If the host is mapped to no cell ('cell_v2 delete_host'), search all cells.
+    ``cell_id`` is the cell of the host. If it is None, search all cells, because the host's mapping was deleted
+    (``cell_v2 delete_host``).
     """
     found = []
     for cell in [cells.by_id(cell_id)] if cell_id is not None else cells.databases():
@@ -63,8 +64,8 @@ def _nodes(cells: cell_queries.CellDatabases, host: str, cell_id: int | None) ->
 def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.CellDatabases) -> list[str]:
     """Compare all aggregates with Placement and correct the differences.
 
-    Return 'host: aggregate name' for each correction. Sends one request for each aggregate, and further requests for
-    each correction.
+    Return a text 'host: aggregate name' for each corrected host. Sends one request for each aggregate, and further
+    requests for each correction.
     """
     with api_db.read() as conn:
         rows = aggregates.snapshot(conn)

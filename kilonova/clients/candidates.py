@@ -1,7 +1,7 @@
-"""Functions for queries for allocation candidates: limit the query's length, and merge responses.
+"""Functions for long queries to Placement: check the length of a query, and merge the responses to its parts.
 
-If a query is too long for a URL, it is sent in parts, and the responses are merged. ``PlacementClient`` passes these
-functions to ``query.ask``.
+If a query is too long for a URL, ``query.ask`` sends it in several parts. ``PlacementClient`` passes the functions of
+this module to ``query.ask``, which merges the responses with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from kilonova import errors
 
 Found = dict[str, Any]
 
-# Maximum length of a query that can't be divided. Apache and nginx accept request lines of some 8,190 characters.
+# The maximum number of characters of a query that can't be divided. Apache and nginx accept request lines of about
+# 8,190 characters.
 MOST = 7500
 
 
@@ -37,7 +38,7 @@ def checked(text: str) -> str:
 
 
 def merge(one: Found, other: Found, either: bool) -> Found:
-    """Return the allocation candidates that are in at least one of two responses, without duplicates.
+    """Merge two responses: return the allocation candidates that are in at least one of them, without duplicates.
 
     If ``either`` is False, return only candidates that are in each of the two responses.
     """
@@ -57,7 +58,7 @@ def first(found: Found, limit: int | None) -> Found:
 
 
 def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[Found]:
-    """Return the resource providers that are in at least one of two responses, without duplicates.
+    """Merge two responses: return the resource providers that are in at least one of them, without duplicates.
 
     If ``either`` is False, return only providers that are in each of the two responses.
     """
@@ -69,14 +70,14 @@ def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[
 
 
 def merge_names(one: set[str], other: set[str], either: bool) -> set[str]:
-    """Return the names that are in at least one of two responses, or in each of them if ``either`` is False."""
+    """Merge two responses: return the names that are in at least one of them, or in both if ``either`` is False."""
     return one | other if either else one & other
 
 
 def _identity(request: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal candidates.
+    """Return a text that identifies an allocation candidate: two equal candidates have the same text.
 
-    It has the amounts by provider, and the providers of each group.
+    The text has the amounts by provider, and the providers of each request group.
     """
     mappings = {suffix: sorted(providers) for suffix, providers in request.get('mappings', {}).items()}
     return json.dumps([request['allocations'], mappings], sort_keys=True)

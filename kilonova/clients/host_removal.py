@@ -3,9 +3,9 @@
     forget(api_db, cell, 'gpu1')                                    # one transaction of the API database
     delete_providers(placement, cells, [node_uuid], check)          # some requests to Placement
 
-The API process calls ``forget`` and ``delete_providers`` right after it has deleted the service. If one fails,
-conductors repeat the calls, because an operation row was written together with the deletion. Repeated calls are safe,
-even after a machine with the same host name has registered.
+The API process calls ``forget`` and ``delete_providers`` after it has deleted the service. The transaction that deletes
+the service also inserts an operation row. If one of the calls fails, a conductor finds this row and repeats the calls.
+Repeated calls are safe, even after a machine with the same host name has registered.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ def forget(api_db: Database, cell: Database, host: str) -> None:
 def delete_providers(
     placement: PlacementClient, all_cells: cells.CellDatabases, nodes: Sequence[str], check: Callable[[], None]
 ) -> None:
-    """Delete the provider trees of these nodes (uuids), except of nodes that have registered again in any cell.
+    """Delete the provider trees of compute nodes. A node that has registered again in any cell keeps its tree.
 
-    ``check()`` is called before each tree is deleted, and raises an error if the caller may not write any more. Raises
-    ProvidersHeld if a provider has allocations, and Unanswered if Placement or a database does not answer.
+    ``nodes`` are the uuids of the nodes. ``check()`` is called before each tree is deleted, and raises an error if the
+    caller may not write any more. Raises ProvidersHeld if a provider has allocations, and Unanswered if Placement or a
+    database does not answer.
     """
     living: set[str] = set()
     for cell in all_cells.databases():

@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 
 WHO = 'The image service'
 CHUNK = 1 << 20
-# Statuses of an image whose data is being uploaded.
+# The statuses of an image whose data is being uploaded.
 SENDING = ('saving', 'importing', 'uploading')
 _PATCH = 'application/openstack-images-v2.1-json-patch'
 
@@ -67,8 +67,8 @@ class ImageClient(session.RestClient):
     def find(self, query: Mapping[str, str], limit: int, ctxt: RequestContext | None = None) -> list[dict[str, Any]]:
         """Return at most ``limit`` records that match ``query``, in the order in which the image service returns them.
 
-        ``query`` has the parameters of the service's image list. Raises Invalid if the service does not accept the
-        query, for example because the image ``marker`` does not exist.
+        ``query`` has the query parameters of the image service's list request. Raises Invalid if the service does not
+        accept the query, for example because the image ``marker`` does not exist.
         """
         found: list[dict[str, Any]] = []
         path: str | None = f'/v2/images?{urlencode({**query, "limit": limit})}'
@@ -106,12 +106,13 @@ class ImageClient(session.RestClient):
     def download(self, image_id: str, file: IO[bytes], ctxt: RequestContext | None = None) -> int:
         """Write the image's bytes to ``file`` from its start, and return the number of bytes.
 
-        A failed download is repeated at most ``retries`` times. If the service does not know the image's size (because
-        the image is at a URL elsewhere), the image may use half of the file system's free space.
+        A failed download is repeated at most ``retries`` times. The image service does not know the size of an image
+        that is stored at an external URL. Such an image may use half of the file system's free space.
 
         Raises:
-            ImageUnacceptable: In the last attempt, too, the data had a wrong checksum or more bytes than the image has.
-            NoRoom: The file system has too little free space. No data was requested.
+            ImageUnacceptable: The data of the last attempt has a wrong checksum, or more bytes than the image record
+                says.
+            NoRoom: The file system has too little free space. Nothing is downloaded.
         """
         record = self.get(image_id, ctxt)
         most = _room(image_id, record.get('size'), file)
@@ -146,11 +147,11 @@ class ImageClient(session.RestClient):
         raise errors.ImageUnacceptable(image_id=record['id'], reason=reason)
 
     def upload(self, image_id: str, file: IO[bytes], check: Callable[[], None] = lambda: None) -> None:
-        """Upload ``file`` as the data of an image that has none. The image is then active.
+        """Upload ``file`` as the data of an image that has no data yet. After the upload the image is active.
 
         ``file`` is a file with a descriptor, and is read from its start. The call may be repeated, because nothing is
-        sent if the image is already active. ``check()`` is called before each piece, and an error that it raises ends
-        the upload.
+        sent if the image is already active. ``check()`` is called before each piece of the file is sent. If it raises
+        an error, the upload ends with this error.
 
         Raises:
             ImageNotFound: The image was deleted meanwhile.
@@ -176,7 +177,10 @@ class ImageClient(session.RestClient):
         self._check_sent(response, image_id)
 
     def activate(self, image_id: str, ctxt: RequestContext | None = None) -> None:
-        """Make a new image that never gets data active. Raises the same errors as ``upload``."""
+        """Set the status of a new image to active, although it has no data. Raises the same errors as ``upload``.
+
+        This is called for images that only name volume snapshots.
+        """
         response = self._send(
             'PUT',
             f'/v2/images/{image_id}/file',
@@ -194,7 +198,7 @@ class ImageClient(session.RestClient):
             raise errors.ImageNotFound(image_id=image_id)
         reason = _reason(response)
         if response.status_code == 409:
-            # An earlier attempt is still uploading the data; the service has not ended it yet.
+            # The image service is still receiving the data of an earlier attempt.
             raise errors.Unanswered(who=WHO, reason=reason)
         if response.status_code in (403, 413):
             raise ImageRefused(image_id=image_id, reason=reason)
@@ -243,7 +247,7 @@ class ImageClient(session.RestClient):
         if response.status_code in (200, 204):
             return response
         response.close()
-        # The service also answers 404 for a malformed id, and 403 for a private image that it hides.
+        # The image service answers 404 also for a malformed id, and 403 for a private image that the user can't see.
         if response.status_code in (403, 404):
             raise errors.ImageNotFound(image_id=image_id)
         raise errors.ImageUnacceptable(
@@ -252,7 +256,9 @@ class ImageClient(session.RestClient):
 
 
 class _Watched:
-    """A file that is uploaded in pieces. ``check()`` is called before each piece, and may end the upload by an error.
+    """A file that is uploaded in pieces. ``check()`` is called before each piece, and may raise an error.
+
+    Such an error ends the upload.
 
     ``len`` is the size of the file in bytes.
     """
@@ -284,7 +290,10 @@ def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _room(image_id: str, size: int | None, file: IO[bytes]) -> int:
-    """Return how many bytes may be written to the file. Raises NoRoom if the image has more bytes than are free."""
+    """Return how many bytes may be written to the file: the image's size, or half of the free space if it is unknown.
+
+    Raises NoRoom if the image has more bytes than the file system has free.
+    """
     found = os.fstatvfs(file.fileno())
     free = found.f_bavail * found.f_frsize
     if size and size > free:

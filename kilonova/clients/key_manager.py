@@ -3,9 +3,9 @@
     keys = KeyManager(conf)
     keys.passphrase(key_id)         # the passphrase that opens the volume, as hexadecimal digits
 
-Cinder lets the key manager create a key for each volume, and reports the key's id. If Cinder uses one fixed key, the
-computes use the same fixed key. The library is loaded when the first key other than the fixed key is read, because
-loading takes a tenth of a second of CPU time.
+Usually the key manager has one key for each volume. Cinder has the key created, and reports the key's id. If Cinder is
+configured with one fixed key for all volumes, the computes must have the same fixed key. The library castellan is only
+loaded when another key than the fixed key is read, because loading takes 0.1 seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kilonova import concurrency, errors
 # The id of the fixed key. All services that share a fixed key with Cinder use this id.
 FIXED = '00000000-0000-0000-0000-000000000000'
 _MOST_TEXT = 300
-# Time limit in seconds to read a key, because the host holds the lock of the server meanwhile.
+# The maximum number of seconds to read a key. The time is limited, because the host holds the server's lock meanwhile.
 ANSWER = 30.0
 
 
@@ -43,12 +43,15 @@ class KeyManager:
         self._loading = threading.Lock()
 
     def passphrase(self, key_id: str) -> str:
-        """Return the passphrase of volumes with this key. Raises KeyNotAvailable if the key can't be read in time."""
+        """Return the passphrase that opens the volumes with this key, as hexadecimal digits.
+
+        Raises KeyNotAvailable if the key can't be read within ``ANSWER`` seconds.
+        """
         if key_id == FIXED:
             return self._fixed()
         found: list[str] = []
         reasons = [f'there is no answer after {ANSWER:g} s']
-        # If the thread never gets a reply, it ends when its connection ends.
+        # A thread that gets no reply in time is not stopped. It ends when its connection to the key manager ends.
         concurrency.spawn(self._ask, key_id, found, reasons, name='key manager').join(ANSWER)
         if not found:
             raise KeyNotAvailable(key=key_id, reason=reasons[-1])

@@ -33,16 +33,18 @@ class LimitsClient:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        # The library reads the configuration from a variable of its own module; its functions take no configuration.
+        # The library reads the configuration from this variable of its module: its functions have no parameter for it.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
 
     def limits(self, project_id: str | None) -> tuple[dict[str, int], dict[str, int]]:
         """Return two dicts from resource to limit.
 
-        The first has the registered limits, which apply to all projects, the second the limits of this project alone. A
-        limit of -1 means no limit. Raises Unanswered if Keystone does not answer, refuses this service's account, or
-        does not know the endpoint of [oslo_limit].
+        The first dict has the registered limits, which apply to all projects. The second dict has the limits that were
+        set for this project only. A limit of -1 means no limit.
+
+        Raises Unanswered if Keystone does not answer, refuses this service's account, or does not know the endpoint of
+        [oslo_limit].
         """
         try:
             enforcer = self._made()
@@ -58,8 +60,9 @@ class LimitsClient:
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # No lock is used: the constructor asks Keystone, and if Keystone hung, all threads would wait for the lock.
-            # If several threads create an enforcer at the same time, the last one is kept.
+            # No lock is used here, because the constructor sends a request to Keystone. If Keystone did not answer, all
+            # threads would wait for the lock. If several threads create an enforcer at the same time, the last one is
+            # kept.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
             self._enforcer = enforcer
@@ -67,5 +70,5 @@ class LimitsClient:
 
 
 def _no_usage(project_id: str | None, names: Iterable[str]) -> dict[str, int]:
-    """Return no usage at all. oslo.limit requires such a function, but it is only used to read limits here."""
+    """Return an empty dict. oslo.limit requires a function that returns the usage, but here it only reads limits."""
     return {}

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 MICROVERSION = '1.36'
 CONCURRENT_UPDATE = 'placement.concurrent_update'
-# Number of attempts of a write that fails with 409 because another client has changed the generation.
+# The number of attempts of a write that Placement refuses with 409, because another client has changed the generation.
 WRITE_ATTEMPTS = 4
 CONFLICT_PAUSE = 0.05
 
@@ -56,27 +56,28 @@ class ProviderNotFound(errors.NotFound):
 
 
 def is_generation_conflict(error: errors.PlacementConflict) -> bool:
-    """Return whether a generation was outdated, so that reading and writing again may succeed.
+    """Return whether a write was refused because its generation was outdated.
 
-    All other conflicts mean that there is too little capacity.
+    In this case, another write with the current generation may succeed. All other conflicts mean that there is too
+    little capacity.
     """
     return error.placement_code == CONCURRENT_UPDATE
 
 
 def is_consumer_conflict(error: errors.PlacementConflict) -> bool:
-    """Return whether another client has changed the consumer's allocations.
+    """Return whether a write was refused because another client has changed the consumer's allocations.
 
-    That is the case if they are not the allocations that the caller has read, or exist although the caller expected
+    The consumer then has other allocations than the caller has read, or it has allocations although the caller expected
     none.
     """
     return is_generation_conflict(error) and 'consumer generation conflict' in error.message
 
 
 def _is_leftover(error: errors.PlacementConflict) -> bool:
-    """Return whether the conflict may come from a consumer record without allocations.
+    """Return whether a write may have been refused because Placement has a consumer record without allocations.
 
-    Placement creates such a record when it refuses a write because of an unknown provider. The record can't be read or
-    deleted, but a write with its generation (0) replaces it.
+    Placement creates such a record when it refuses a write that names an unknown provider. Clients can't read or delete
+    the record, but a write with the record's generation (0) replaces it.
     """
     return is_consumer_conflict(error) and 'expected 0 but got None' in error.message
 
@@ -221,12 +222,12 @@ class PlacementClient:
         old: dict[str, Any] | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> Allocations:
-        """Give the server the allocation ``new``, and its current allocation to the migration, in one POST.
+        """Move the server's allocation to the migration, and give the server the allocation ``new``, in one POST.
 
-        Return the old allocation. The call may be repeated: if the migration already has the old allocation, the
-        migration keeps it, and only the server's allocation is replaced by ``new``. ``old`` is the result of
-        ``get_allocations(instance_uuid)``, which is called here if ``old`` is None. ``check()`` is called between
-        reading and writing, and raises an error if the caller may not write any more.
+        Return the moved allocation. The call may be repeated: if the migration already has the server's old allocation,
+        the migration keeps it, and only the server's allocation is replaced by ``new``. ``old`` is the result of
+        ``get_allocations(instance_uuid)``. If it is None, this method calls ``get_allocations``. ``check()`` is called
+        between reading and writing, and raises an error if the caller may not write any more.
 
         Raises:
             PlacementConflict: There is too little capacity for ``new``. Nothing was changed.
@@ -327,9 +328,9 @@ class PlacementClient:
     ) -> bool:
         """Return whether a provider has the required traits, no forbidden trait, and is in one aggregate of each set.
 
-        Sends one request, or more if the sets are too long for one URL. If no aggregates are given, only the provider's
-        own traits are read. A query with traits would make Placement read all providers with the trait, so its cost
-        would grow with the size of the cloud.
+        Sends one request, or more if the sets are too long for one URL. If no aggregates are given, the request reads
+        the provider's traits. A query by traits is avoided, because for such a query Placement reads all providers with
+        these traits, which takes long in a large cloud.
         """
         aggregates = list(aggregates)
         if not aggregates:
@@ -454,7 +455,7 @@ class PlacementClient:
         return {consumer: given['resources'] for consumer, given in answer['allocations'].items()}
 
     def ensure_resource_class(self, name: str) -> None:
-        """Create a CUSTOM_ class if it does not exist. A process sends the request only once for each class."""
+        """Create a CUSTOM_ resource class if it does not exist. A process sends this request once for each class."""
         if name.startswith('CUSTOM_') and name not in self._classes:
             self._send('PUT', f'/resource_classes/{name}')
             self._classes.add(name)
@@ -498,8 +499,9 @@ class PlacementClient:
 
         ``devices`` is ``{provider name: {resource_class, traits, total, reserved, more_traits}}``. If ``reserved`` is
         None, the value in Placement is kept. If ``more_traits`` is True, traits that an operator added are kept.
-        ``has_pci`` is True if PCI functions are among the devices. Only differences are written, so a repetition
-        without changes sends one GET. With ``refresh``, providers that others have changed in Placement are read again.
+        ``has_pci`` says whether the host reports its PCI devices to Placement ([pci]report_in_placement). Only
+        differences are written: a call without changes sends one GET. With ``refresh``, inventories and traits that
+        other clients may have changed are read again.
         """
         return self._trees.sync(
             self, root_uuid, nodename, inventory, set(traits), devices or {}, has_pci=has_pci, refresh=refresh

@@ -1,8 +1,8 @@
 """Compare a compute's provider tree in Placement with the tree that the host reports, and write the differences.
 
-``PlacementClient.sync_compute`` calls this module. The tree from the last call is cached. A changed generation of a
-provider does not make the cache invalid, because each new allocation changes the generation, too. Only with ``refresh``
-are inventories and traits of such a provider read again.
+``PlacementClient.sync_compute`` calls this module. The tree from the last call is cached. If a provider's generation in
+Placement has changed, its cached inventories and traits are normally still used, because each new allocation changes
+the generation, too. They are read again only with ``refresh``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PciReportingTurnedOff(errors.Invalid):
 
 
 class NodenameTaken(errors.Conflict):
-    """The provider with the compute's name has another uuid."""
+    """Placement has a resource provider with the compute's name, but with another uuid than the compute's."""
 
     msg_fmt = (
         'Resource provider %(name)s exists with uuid %(found)s; this compute is %(uuid)s. Was its compute_id file lost?'
@@ -161,7 +161,8 @@ class Trees:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
         if not has_pci and managed:
             raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
-        # Providers of cards with mediated devices were created by this service, too, so it may change and delete them.
+        # Providers of cards with mediated devices were created by this service, too. They may be changed and deleted
+        # like the providers of PCI devices.
         managed |= {
             name for name, provider in tree.items() if OWNER in provider.traits and provider.parent == root_uuid
         }
@@ -205,7 +206,10 @@ class Trees:
 
 
 def _foreign(traits: set[str], reported: set[str]) -> set[str]:
-    """Return the traits of a root provider that an operator or another service has added."""
+    """Return those traits of a root provider that an operator or another service has added.
+
+    ``traits`` are all traits of the provider. ``reported`` are the traits that this process wrote in the last call.
+    """
     return {name for name in traits - reported if name == STATUS_DISABLED or not name.startswith(OWNED_PREFIXES)}
 
 

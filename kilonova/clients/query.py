@@ -17,7 +17,8 @@ from urllib.parse import urlencode
 LIMIT = 3000
 # Prefixes of lists of values: 'in:' matches objects with any of the values, '!in:' matches objects with none of them.
 _ANY, _NONE = 'in:', '!in:'
-# Prefixes of keys with lists of which all values must match: 'required', 'required_GPU', 'root_required'.
+# Prefixes of keys whose value is a list, and an object must match all values of the list. Examples of such keys are
+# 'required', 'required_GPU' and 'root_required'.
 _ALL = ('required', 'root_required')
 
 Pairs = Sequence[tuple[str, str]]
@@ -67,17 +68,17 @@ def listed(key: str, values: Iterable[str]) -> Iterator[str]:
 def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T]) -> T:
     """Send a query, which may be longer than LIMIT, and return the response.
 
-    ``get(query)`` sends one request. If the query is too long, its longest list is divided into two halves, and a query
-    with each half is sent. ``merge(one, other, either)`` combines the two responses: the result has objects that are in
-    at least one response, or, if ``either`` is False, objects that are in each of them. A query without a list that can
-    be divided is sent unchanged.
+    ``get(query)`` sends one request. If the query is too long, its longest list of values is divided into two halves,
+    and one query is sent with each half. ``merge(one, other, either)`` combines the two responses: the result has the
+    objects that are in at least one response, or, if ``either`` is False, the objects that are in both. If no list of
+    the query can be divided, the query is sent unchanged.
     """
     found = _halves(pairs) if len(encode(pairs)) > LIMIT else None
     if found is None:
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # Without a limit, because a limited response could lack an object that the other response contains.
+        # Send the two queries without a limit: an object must be in both responses, and a limit could cut it off.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 
@@ -85,8 +86,8 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
 def _halves(pairs: Pairs) -> tuple[Pairs, Pairs, bool] | None:
     """Divide the longest list of a query into halves. Return two queries, each with one half, and a bool.
 
-    The bool is True if an object that matches only one of the two queries belongs to the result, and False if an object
-    must match both queries. Return None if no list of the query has two values.
+    The bool is True if the result has the objects that match at least one of the two queries, and False if the result
+    has only the objects that match both. Return None if no list of the query has two values.
     """
     lists = [
         number

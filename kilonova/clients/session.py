@@ -27,12 +27,14 @@ from oslo_context import context as oslo_context
 from kilonova import errors
 from kilonova.context import RequestContext
 
-# Number of attempts of a read. A write is repeated by the operation that needs it, after a check of the current state.
+# The number of attempts of a request that only reads. Requests that write are sent once: the operation that needs the
+# write checks the current state and then repeats it.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
 # Maximum number of seconds for a service to accept a connection. Its response may take longer.
 CONNECT_TIMEOUT = 5.0
-# Number of idle connections that are kept for each service. A daemon rarely sends more requests at the same time.
+# The number of idle connections that are kept open for each service. A daemon rarely sends more requests than this at
+# the same time.
 POOL_SIZE = 64
 # Maximum size of a response in bytes, after decompression.
 # Even 1,000 allocation candidates of hosts with many devices need only a few megabytes.
@@ -101,7 +103,7 @@ def bound(session: ks_session.Session) -> None:
 class Session(requests.Session):
     """A session that reads the proxy and certificate settings of the environment only once for each service.
 
-    Reading the settings takes as long as all the rest of a request.
+    Without this cache, reading the settings would double the duration of a request.
     """
 
     def __init__(self) -> None:
@@ -155,12 +157,14 @@ def send(
     refusals: Collection[int] = (),
     **kwargs: Any,
 ) -> requests.Response:
-    """Send one request and return its response, if its status is below 500 and not 401, or is one of ``refusals``.
+    """Send a request and return its response. Responses with status 401 or 5xx count as no answer.
 
-    Raises ``errors.Unanswered`` if ``who`` does not answer in ``attempts`` attempts. No answer means: a failed
-    connection, a timeout, a missing endpoint or token, a response of more than MOST bytes, 401 or 5xx. If a request
-    took the section's ``timeout``, or its response was too long, it is not repeated, because the result would be the
-    same. With ``stream=True`` the caller reads the body and must limit its size.
+    A response whose status is in ``refusals`` is returned in any case. ``who`` is the name of the service in errors.
+    With ``stream=True`` the caller reads the body and must limit its size.
+
+    Raises ``errors.Unanswered`` if there is no answer in ``attempts`` attempts. No answer means: a failed connection, a
+    timeout, a missing endpoint or token, a response of more than MOST bytes, 401 or 5xx. If a request has exceeded the
+    section's ``timeout``, or its response was too long, it is not repeated, because the result would be the same.
     """
     headers = dict(headers or {})
     context = oslo_context.get_current()
@@ -216,7 +220,7 @@ class RestClient:
         """
         headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
         if token:
-            # Only the token is the user's. The endpoint may still be read from the service's own catalog.
+            # Send the user's token. The URL of the service is still read from the catalog of this process's account.
             headers['X-Auth-Token'] = token
             kwargs['authenticated'] = False
         attempts = READ_ATTEMPTS if method == 'GET' else 1

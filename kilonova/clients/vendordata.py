@@ -1,4 +1,4 @@
-"""Vendordata of guests: a JSON file of the operator for all guests, and data of the operator's services for each guest.
+"""Vendordata of guests: the operator's JSON file for all guests, and the data that the operator's services return.
 
 Example::
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 STATIC, DYNAMIC = 'StaticJSON', 'DynamicJSON'
 AUTH = 'vendordata_dynamic_auth'
-# Maximum number of bytes of the file, and of a service's response.
+# The maximum number of bytes of the JSON file, and of the response of each service.
 MOST = 256 << 10
 _BLOCK = 16 << 10
 
@@ -122,7 +122,8 @@ class Vendordata:
         with answer:
             if answer.status_code not in (200, 201):
                 raise ValueError(f'the service answered with HTTP status {answer.status_code}')
-            # Limit the total time: a service that sends a byte now and then would never exceed the timeout of one read.
+            # Limit the total time. The timeout of the request applies to each read, so a service that sends single
+            # bytes with pauses would never exceed it.
             end, text = time.monotonic() + sum(times), b''
             for block in answer.iter_content(_BLOCK):
                 text += block

@@ -7,7 +7,7 @@ It creates and deletes volumes, and the attachments through which a server's hos
     made = client.create_attachment(volume.id, server, connector)
     client.attachment(made.id).connection                       # how the host of the connector reaches the volume
     client.complete_attachment(made.id)                         # the volume is in-use
-    client.reimage_volume(volume.id, image)                     # gives a reserved volume another content
+    client.reimage_volume(volume.id, image)                     # replaces the content of a reserved volume by an image
     client.delete_attachment(made.id)                           # may be repeated
 
 Calls with a context that has a token are made as the user. Calls with None, and calls without a context, are made as
@@ -43,7 +43,8 @@ MICROVERSION, REIMAGE_SINCE = '3.44', '3.68'
 
 # Status of an attachment that is connected to no host.
 RESERVED = 'reserved'
-# Metadata key of a volume, with the id of its server, and of a snapshot, with the id of the image it was made for.
+# Metadata keys that Kilonova sets: MADE_FOR on a volume, with the id of the server for which it was created, and
+# MADE_FOR_IMAGE on a snapshot, with the id of the image for which it was created.
 MADE_FOR, MADE_FOR_IMAGE = 'kilonova_server', 'kilonova_image'
 
 
@@ -85,7 +86,7 @@ class VolumeConflict(errors.Conflict):
 
 
 class VolumeQuotaFull(errors.Forbidden):
-    """A quota is used up. The text is Cinder's and names the quota."""
+    """A quota is used up. The error's text is Cinder's text, which names the quota."""
 
     msg_fmt = '%(detail)s'
 
@@ -165,8 +166,8 @@ class Volume:
     def is_written(self) -> bool:
         """Whether Cinder is writing an image to the volume.
 
-        The volume must not be attached meanwhile, nor its last attachment deleted, because this would change the status
-        that the volume gets when the image is written.
+        While this is true, the volume must not be attached, and its last attachment must not be deleted. Otherwise the
+        volume would get a wrong status after the image is written.
         """
         return self.status == 'downloading'
 
@@ -234,8 +235,8 @@ class Attachment:
     volume_id: str
     server_id: str | None
     status: str
-    # Has driver_volume_type and further keys, which depend on this type. It may contain passwords.
-    # It is empty until Cinder knows the connector of the host.
+    # How the host connects to the volume: driver_volume_type and further keys, which depend on this type. The values
+    # may contain passwords. The dict is empty until Cinder knows the connector of the host.
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -265,7 +266,7 @@ class _Requests(session.RestClient):
     ) -> requests.Response:
         root, token = _root(session.endpoint(self._adapter, WHO)), getattr(ctxt, 'auth_token', None)
         if token and self._service is not None:
-            # A user's request to Cinder has a service token, too.
+            # Send a service token in addition to the user's token.
             kwargs['auth'] = ServiceTokenAuthWrapper(user_auth=Token(root, token), service_auth=self._service)
         headers = {'OpenStack-API-Version': f'volume {microversion}'}
         return super()._send(method, path, endpoint_override=root, headers=headers, **kwargs)
@@ -505,7 +506,8 @@ class VolumeClient(_Attachments):
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # Compare the metadata again: these volumes will be deleted, and Cinder may have read the query differently.
+        # The caller deletes these volumes, so compare their metadata again: Cinder may have interpreted the query
+        # differently.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:
@@ -628,8 +630,9 @@ def _path(collection: str, identifier: str, missing: errors.NotFound) -> str:
 def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: errors.NotFound) -> Any:
     """Return the body of a response, or raise the error that the response means.
 
-    ``missing`` are the errors that a response 404 may mean; each names a requested object. If the text of a 404 does
-    not name the object, Cinder did not send the 404 for this object, and Unanswered is raised.
+    ``missing`` are the errors for requested objects that do not exist. For a response 404, the error is raised whose
+    object is named in the response's text. If the text names none of the objects, the 404 has another cause, and
+    Unanswered is raised.
     """
     if response.status_code < 400:
         return response.json() if response.content else None

@@ -1,4 +1,4 @@
-"""Floating IPs of Neutron, for users who manage floating IPs through this API, and for the info cache."""
+"""Floating IPs of Neutron, for users who manage them through the compute API, and for the servers' info caches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from kilonova.context import RequestContext
 
 @dataclass(frozen=True)
 class FloatingIp:
-    """A floating IP address, with the port and the fixed IP to which it is mapped (None if it is mapped to none)."""
+    """A floating IP address, with the port and the fixed IP to which it is mapped.
+
+    Port and fixed IP are None if the floating IP is not mapped.
+    """
 
     id: str
     address: str

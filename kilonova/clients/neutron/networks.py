@@ -11,7 +11,7 @@ from kilonova.clients.neutron.refusals import NetworkNotFound, body_of
 from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
-# Types of QoS policy rules for which a port requests guaranteed resources of Placement.
+# The types of QoS policy rules that make a port request guaranteed resources from Placement.
 BANDWIDTH, PACKET_RATE = 'minimum_bandwidth', 'minimum_packet_rate'
 GUARANTEES = (BANDWIDTH, PACKET_RATE)
 
@@ -112,7 +112,9 @@ class Networks(NeutronRequests):
         return [Network.from_body(body) for body in found]
 
     def check_topology(self, ctxt: RequestContext) -> None:
-        """Check that Neutron can create a network for the user's project (``topology``). Nothing is created.
+        """Check that Neutron could create a network for the user's project automatically. Nothing is created.
+
+        ``topology`` has the network created.
 
         Raises:
             NetworkInvalid: This Neutron does not create networks automatically.

@@ -48,7 +48,11 @@ class FixedIp:
 
 @dataclass(frozen=True)
 class Port:
-    """A port as the service sees it. If the port was read as a user, host, profile and VIF fields are None or empty."""
+    """A port.
+
+    Only the service's account can read the host, the binding profile and the VIF fields. If the port was read with a
+    user's token, these fields are None or empty.
+    """
 
     id: str
     network_id: str
@@ -74,7 +78,7 @@ class Port:
     profile: Mapping[str, Any] = field(default_factory=dict)
     host: str | None = None
     port_security_enabled: bool = True
-    # The number of changes of the port, or None if this Neutron does not count them.
+    # Neutron's revision number of the port, which grows with each change. None if this Neutron has no such numbers.
     revision: int | None = None
     # The port's DNS name, or '' if it has none. None if ports of this Neutron have no DNS names.
     dns_name: str | None = None
@@ -117,7 +121,10 @@ class Port:
 
     @property
     def active(self) -> bool:
-        """Whether a guest need not wait for this port, because the port is plugged, or its owner has set it to down."""
+        """Whether a guest need not wait for this port.
+
+        It need not wait if the port is plugged, or if the port's owner has set the port to down.
+        """
         return self.status == 'ACTIVE' or not self.admin_state_up
 
     @property
@@ -128,7 +135,7 @@ class Port:
 
 @dataclass(frozen=True)
 class PortQuota:
-    """The number of ports that a project may have (None means any number), and the number that it has at present."""
+    """The number of ports that a project may have, where None means no limit, and the number that it has at present."""
 
     limit: int | None
     used: int
@@ -355,7 +362,10 @@ class PortCalls(NeutronRequests):
 
 
 def _named(port: Port, name: str) -> dict[str, str]:
-    """Return the field that sets a port's DNS name, or an empty dict if the name need not or can't be set."""
+    """Return the field of a request that sets a port's DNS name.
+
+    Return an empty dict if the port already has this name, or if this Neutron has no DNS names.
+    """
     return {'dns_name': name} if name and port.dns_name not in (None, name) else {}
 
 
@@ -373,5 +383,5 @@ def name_in_dns(hostname: str) -> str:
 
 
 def theirs(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a binding profile that the port's owner has set, without those of compute services."""
+    """Return the part of a binding profile that the port's owner has set: all keys except those of compute services."""
     return {key: value for key, value in profile.items() if key not in OUR_PROFILE}

@@ -1,4 +1,4 @@
-"""Return the body of Neutron's response, or raise the error class that corresponds to a refusal."""
+"""The errors that stand for Neutron's error responses, and the function that returns a body or raises such an error."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PortQuotaFull(errors.Forbidden):
 
 
 class NetworkQuotaFull(errors.Forbidden):
-    """A quota other than the quota of ports is used up. The text is Neutron's and names the quota."""
+    """A quota other than the quota of ports is used up. The error's text is Neutron's text, which names the quota."""
 
     msg_fmt = '%(detail)s'
 
@@ -126,7 +126,7 @@ class NetworkAccountRefused(errors.Unavailable):
     msg_fmt = 'The network service refuses the account that is configured in [neutron]: %(detail)s'
 
 
-# {type of the NeutronError: error class to raise}
+# A dict from the type of a NeutronError (an error response of Neutron) to the error class to raise.
 _LEAVES: dict[str, type[errors.KilonovaError]] = {
     'ExternalIpAddressExhausted': NoMoreFixedIps,
     'InvalidIpForNetwork': FixedIpNotOfNetwork,
@@ -170,9 +170,9 @@ def body_of(response: requests.Response, ctxt: RequestContext | None, **fields: 
 
 
 def kind_and_text(response: requests.Response) -> tuple[str, str]:
-    """Return type and text of a NeutronError, the text in one line.
+    """Return the type and the text of an error response of Neutron. The text is converted to one line.
 
-    The type is '' if the response is not Neutron's, for example an error page of a proxy.
+    The type is '' if Neutron did not send the response. For example, it may be an error page of a proxy.
     """
     try:
         body = response.json()['NeutronError']

@@ -85,8 +85,8 @@ class NeutronRequests(RestClient):
         while asked is not None:
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
-            # Neutron returns links to further pages only if it limits the size of pages.
-            # Only the query of a link is used, because its host may be an address that clients can't reach.
+            # Neutron returns links to further pages only if it limits the size of pages. Use only the query of a link,
+            # because the host in the link may be an address that this process can't reach.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 
@@ -94,7 +94,7 @@ class NeutronRequests(RestClient):
         return super()._send(method, f'/v2.0{path}', **kwargs)
 
 
-# Values of NeutronError.type for an object that does not exist, by collection.
+# A dict from a collection to the error types in Neutron's response if an object of this collection does not exist.
 _MISSING = {
     'networks': ('NetworkNotFound',),
     'floatingips': ('FloatingIPNotFound',),
@@ -104,5 +104,5 @@ _MISSING = {
 
 
 def _singular(collection: str) -> str:
-    """Return the key that one object of the collection has in a body."""
+    """Return the key under which a body contains a single object of the collection."""
     return collection.removesuffix('s').replace('-', '_')

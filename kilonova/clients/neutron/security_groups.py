@@ -15,8 +15,8 @@ from kilonova.context import RequestContext
 class SecurityGroupRule:
     """A rule for incoming traffic.
 
-    If ``protocol`` or a port is None, any protocol or port is allowed. The traffic comes from ``remote_group`` (an id)
-    or from ``cidr``. If these two are None, it comes from an address group.
+    If ``protocol`` or a port is None, any protocol or port is allowed. The source of the traffic is the security group
+    with the id ``remote_group``, or the address range ``cidr``. If these two are None, it is an address group.
     """
 
     id: str
@@ -137,7 +137,8 @@ class SecurityGroups(NeutronRequests):
     def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroupRules]:
         """Return security groups of the user's project by name or id, in the order of ``wanted``.
 
-        If a text is the name of one group and the id of another, the name counts. Raises SecurityGroupNotFound if no
+        If an item of ``wanted`` is the name of one group and the id of another group, the first group is returned.
+        Raises SecurityGroupNotFound if no
         group has the name or id, and SecurityGroupNotUnique if several groups have the name.
         """
         own = [('tenant_id', ctxt.project_id)]
