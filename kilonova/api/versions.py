@@ -69,8 +69,7 @@ def negotiate(headers: Mapping[str, str]) -> int:
     match = _FORMAT.fullmatch(wanted)
     if match is None:
         raise InvalidVersion(version=wanted)
-    # Use only the first eight digits of each number. No version has more digits, and Python refuses to convert a text
-    # of several thousand digits.
+    # Use only eight digits of each number, more than any version has, because Python can't convert thousands of digits.
     major, minor = (int(group[:8]) for group in match.groups())
     if major != 2 or not MIN <= minor <= MAX:
         raise UnsupportedVersion(version=wanted, minimum=text(MIN), maximum=text(MAX))

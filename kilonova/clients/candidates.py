@@ -14,8 +14,7 @@ from kilonova import errors
 
 Found = dict[str, Any]
 
-# The maximum number of characters of a query that can't be divided. Apache and nginx accept request lines of about
-# 8,190 characters.
+# The maximum length of a query that can't be divided. Apache and nginx accept request lines of about 8,190 characters.
 MOST = 7500
 
 

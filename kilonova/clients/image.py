@@ -165,8 +165,8 @@ class ImageClient(session.RestClient):
         if status in SENDING:
             raise errors.Unanswered(who=WHO, reason=f'image {image_id} is still {status}')
         file.seek(0)
-        # The data is sent only once, because the library can't send a file again from its start. If the request fails,
-        # the conductor repeats the whole upload.
+        # The data is sent only once, because the library can't send a file again from its start.
+        # If the request fails, a conductor repeats the whole upload.
         response = self._send(
             'PUT',
             f'/v2/images/{image_id}/file',

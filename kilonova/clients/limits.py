@@ -60,9 +60,8 @@ class LimitsClient:
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # No lock is used here, because the constructor sends a request to Keystone. If Keystone did not answer, all
-            # threads would wait for the lock. If several threads create an enforcer at the same time, the last one is
-            # kept.
+            # No lock is used here: this constructor sends a request to Keystone, and all threads would wait with it.
+            # If several threads create an enforcer at the same time, the last enforcer is kept.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
             self._enforcer = enforcer

@@ -543,7 +543,10 @@ class PlacementClient:
 
 
 def _pause(left: int, error: errors.PlacementConflict) -> None:
-    """Wait for a random and growing time before a write is repeated. Raises Unanswered if no attempt is left."""
+    """Wait before a write is repeated, for a random time that grows with each attempt.
+
+    ``left`` is the number of attempts that are left. Raises Unanswered if it is 0.
+    """
     if not left:
         raise errors.Unanswered(who='Placement', reason=f'too many concurrent writes: {error}') from error
     time.sleep(CONFLICT_PAUSE * 2 ** (WRITE_ATTEMPTS - 1 - left) * random.uniform(0.5, 1.5))

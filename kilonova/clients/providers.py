@@ -161,8 +161,7 @@ class Trees:
         managed = {name for name, provider in tree.items() if MANAGED_PCI in provider.traits}
         if not has_pci and managed:
             raise PciReportingTurnedOff(nodename=nodename, name=min(managed))
-        # Providers of cards with mediated devices were created by this service, too. They may be changed and deleted
-        # like the providers of PCI devices.
+        # This service also created the providers of cards with mediated devices, so it may change and delete them, too.
         managed |= {
             name for name, provider in tree.items() if OWNER in provider.traits and provider.parent == root_uuid
         }

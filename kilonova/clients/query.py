@@ -2,7 +2,7 @@
 
     for part in repeated('id', port_ids):                        # id=a&id=b…, in as many requests as necessary
         get(f'/ports?{encode(part)}')
-    ask([('member_of', 'in:a,b…')], get, merge)                  # one long list of values, in as many as necessary
+    ask([('member_of', 'in:a,b…')], get, merge)                  # a long list of values, in as many requests
 
 Each client that puts a list into a URL uses this module.
 """
@@ -17,8 +17,7 @@ from urllib.parse import urlencode
 LIMIT = 3000
 # Prefixes of lists of values: 'in:' matches objects with any of the values, '!in:' matches objects with none of them.
 _ANY, _NONE = 'in:', '!in:'
-# Prefixes of keys whose value is a list, and an object must match all values of the list. Examples of such keys are
-# 'required', 'required_GPU' and 'root_required'.
+# Prefixes of keys such as 'required_GPU'. The value of such a key is a list, and objects must match all its values.
 _ALL = ('required', 'root_required')
 
 Pairs = Sequence[tuple[str, str]]

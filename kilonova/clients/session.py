@@ -27,14 +27,13 @@ from oslo_context import context as oslo_context
 from kilonova import errors
 from kilonova.context import RequestContext
 
-# The number of attempts of a request that only reads. Requests that write are sent once: the operation that needs the
-# write checks the current state and then repeats it.
+# The number of attempts of a request that only reads.
+# A request that writes is sent once. The operation that needs it checks the current state before it sends it again.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
 # Maximum number of seconds for a service to accept a connection. Its response may take longer.
 CONNECT_TIMEOUT = 5.0
-# The number of idle connections that are kept open for each service. A daemon rarely sends more requests than this at
-# the same time.
+# The number of idle connections that are kept open for each service. A daemon rarely uses more at the same time.
 POOL_SIZE = 64
 # Maximum size of a response in bytes, after decompression.
 # Even 1,000 allocation candidates of hosts with many devices need only a few megabytes.

@@ -122,8 +122,7 @@ class Vendordata:
         with answer:
             if answer.status_code not in (200, 201):
                 raise ValueError(f'the service answered with HTTP status {answer.status_code}')
-            # Limit the total time. The timeout of the request applies to each read, so a service that sends single
-            # bytes with pauses would never exceed it.
+            # Limit the total time. The timeout applies to each single read, so it does not stop a very slow response.
             end, text = time.monotonic() + sum(times), b''
             for block in answer.iter_content(_BLOCK):
                 text += block

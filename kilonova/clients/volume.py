@@ -43,8 +43,8 @@ MICROVERSION, REIMAGE_SINCE = '3.44', '3.68'
 
 # Status of an attachment that is connected to no host.
 RESERVED = 'reserved'
-# Metadata keys that Kilonova sets: MADE_FOR on a volume, with the id of the server for which it was created, and
-# MADE_FOR_IMAGE on a snapshot, with the id of the image for which it was created.
+# MADE_FOR: the metadata key of a new volume with the id of the server for which the volume is created.
+# MADE_FOR_IMAGE: the metadata key of a new snapshot with the id of the image for which the snapshot is created.
 MADE_FOR, MADE_FOR_IMAGE = 'kilonova_server', 'kilonova_image'
 
 
@@ -141,8 +141,8 @@ class Volume:
     image_metadata: Mapping[str, str] = field(default_factory=dict)
     snapshot_id: str | None = None
     # State of the volume's migration to another back end: starting, migrating, completing, success, error and others.
-    # For the volume to which the data is copied, the field is 'target:' followed by the id of the migrating volume.
-    # Cinder shows this field only to administrators. The states success and error remain after the migration.
+    # For the volume to which the data is copied, ``migration`` is 'target:' followed by the id of the migrating volume.
+    # Cinder shows ``migration`` only to administrators. The states success and error remain after the migration.
     migration: str | None = None
     attachments: tuple[AttachedTo, ...] = ()
     description: str | None = None
@@ -235,8 +235,8 @@ class Attachment:
     volume_id: str
     server_id: str | None
     status: str
-    # How the host connects to the volume: driver_volume_type and further keys, which depend on this type. The values
-    # may contain passwords. The dict is empty until Cinder knows the connector of the host.
+    # How the host connects to the volume: driver_volume_type and further keys that depend on this type.
+    # The values may contain passwords. The dict is empty until Cinder knows the connector of the host.
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -294,11 +294,14 @@ class _Attachments(_Requests):
     def create_attachment(self, volume_id: str, server_id: str, connector: Mapping[str, Any] | None) -> Attachment:
         """Reserve a volume for a server. If a host's connector is given, also connect the volume to the host.
 
-        With a connector the result has ``connection``. The attachment's status is 'reserved' in any case. A server may
-        have several attachments of one volume, for its present host and its next host. An attachment with a connector
-        gives the volume the status 'attaching', and no other attachment of the volume can be created until this one is
-        complete or deleted. If Cinder does not answer, and after VolumeBackendFailed, the attachment may exist
-        nevertheless; ``attachments(server_id)`` then returns it.
+        A server may have several attachments of one volume: one for its present host and one for its next host.
+
+        If a connector is given, the returned attachment has ``connection``, and the volume gets the status 'attaching'.
+        No other attachment of the volume can then be created until the new attachment is complete or deleted. The
+        returned attachment has the status 'reserved' with and without a connector.
+
+        If Cinder does not answer or VolumeBackendFailed is raised, the attachment may exist nevertheless. In this case
+        ``attachments(server_id)`` returns it.
 
         Raises VolumeNotFound if no such volume exists. Raises VolumeInvalid if another server has the volume, or if the
         volume's status does not allow a reservation.
@@ -506,8 +509,7 @@ class VolumeClient(_Attachments):
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # The caller deletes these volumes, so compare their metadata again: Cinder may have interpreted the query
-        # differently.
+        # The caller deletes these volumes, so check their metadata again: Cinder may have misunderstood the query.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:

@@ -25,8 +25,7 @@ from kilonova.errors import Invalid
 
 # From this microversion on, lists refuse unknown query parameters.
 STRICT_SINCE = 75
-# From this microversion on, routes that define no query parameters refuse every query parameter. Before, they ignore
-# query parameters.
+# Before this microversion, routes that define no query parameters ignore all query parameters. Now they refuse them.
 STRICT_EVERYWHERE = 102
 # An error message contains at most this many characters of the refused value, and at most this many of the reason.
 MOST_SAID = 2048

@@ -82,7 +82,7 @@ class EvacuatedServersLeft(Invalid):
 
 
 class NotSupported(KilonovaError):
-    """Error 501: the host's driver or its release does not support the request."""
+    """Error 501: the host's driver, or the release of its compute service, does not support the request."""
 
     msg_fmt = 'The requested functionality is not supported.'
     code = 501

@@ -294,8 +294,7 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 return function(*args, **kwargs)
             except LostRace:
-                # The concurrent requests are repeated, too. The pauses are random, so that the requests are repeated
-                # one after the other and the first one fits into the quota.
+                # The pause is random, so that the concurrent requests are not repeated at the same moment again.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
 

@@ -43,8 +43,8 @@ PARTIAL_SINCE = 69
 HISTORY_SINCE = 21
 # The first and the longest pause between two queries while a request waits for an operation, in seconds.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# The kinds of short operations. Clients often request several of them at once, so a request waits until a running short
-# operation of the server has ended.
+# The kinds of short operations. Clients often request several short operations of a server at once.
+# So a request waits until a short operation that is running on the server has ended.
 _BRIEF = frozenset(
     (
         'attach_interface',

@@ -56,8 +56,7 @@ class Registered(Mapping[str, int]):
             return self._limits[name]
         if self._strategy == REQUIRE:
             return 0 if name in self._listed else -1
-        # A PCI alias without a limit of its own is unlimited. Its devices still count for the limit of their resource
-        # class.
+        # A PCI alias without a limit is unlimited. Its devices still count against the limit of their resource class.
         return -1 if name in self._listed or name.startswith(ALIAS) else 0
 
     def __iter__(self) -> Iterator[str]:
@@ -109,8 +108,7 @@ def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dic
     )
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
-        # The CPU values of an old server's flavor and image may contradict each other. Then all vCPUs count as shared
-        # CPUs.
+        # An old server's flavor and image may contradict each other about CPUs. Then all vCPUs count as shared CPUs.
         cpus = constraints.cpus_asked(shape, image)
     return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 

@@ -36,8 +36,7 @@ from kilonova.errors import Conflict, Invalid, NotFound, Unavailable
 from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, AttachedVolume
 
 ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
-# The statuses in which a volume can be attached. A volume that is 'in-use' can be attached only if it allows several
-# servers (multiattach).
+# The statuses in which a volume can be attached: 'in-use' only for volumes that allow several servers (multiattach).
 AVAILABLE, IN_USE = 'available', 'in-use'
 # A conductor deletes new volumes if their create request has not been accepted after this number of seconds.
 LATE = 300.0

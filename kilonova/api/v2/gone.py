@@ -84,7 +84,7 @@ ACTIONS: tuple[tuple[str, str], ...] = (
     ),
 )
 # Resources that Nova removed from a microversion on, as (method, path, microversion).
-# Kilonova does not have these resources at all, so the response is 404 in earlier microversions, too.
+# Kilonova has none of the resources in REMOVED. So the response is 404 in earlier microversions, too.
 REMOVED: tuple[tuple[str, str, int], ...] = (
     ('GET', '/os-baremetal-nodes', 36),
     ('GET', '/os-baremetal-nodes/{id}', 36),

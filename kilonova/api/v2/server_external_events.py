@@ -81,16 +81,14 @@ GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Events which report that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
-# For each tag of the event power-update: the kind of operation that it starts, the event of ``kilonova.states`` that
-# changes the server's state, and the vm state in which the server must be.
+# For each tag of the event power-update: (kind of the operation to start, its event, required vm state of the server).
 POWER = {
     'POWER_ON': ('start', 'start.start', states.VmState.STOPPED),
     'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE),
 }
 # Events that need a tag: the id of a volume or of an accelerator request.
 TAGGED = frozenset((GROWN, REIMAGED, ACCELERATOR))
-# Codes of the response. NOTHING_THERE: the server has no host, or does not have the object that the event names, such
-# as a volume.
+# Codes of the response. NOTHING_THERE: the server has no host, or not the object that the event names (a volume …).
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
 

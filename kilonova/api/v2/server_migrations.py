@@ -29,8 +29,8 @@ RULES = (
 
 
 LIVE = 'live-migration'
-# The statuses in which a migration can be aborted: those in RUNNING in every microversion, those in ABORTED only from
-# 2.65 on.
+# RUNNING: the statuses in which a live migration can be aborted in every microversion.
+# ABORTED: the statuses in which a live migration can be aborted from microversion 2.65 on.
 RUNNING = ('running',)
 ABORTED = ('queued', 'preparing', *RUNNING)
 
@@ -216,8 +216,8 @@ def abort(call: Call) -> None:
         action=server_operations.action(ctxt, 'live_migration_cancel'),
         write=cancel,
     )
-    # Send messages so that the hosts stop their work and a conductor undoes the operation at once. If a message is
-    # lost, a conductor finds the cancelled operation's row later.
+    # Send messages so that the hosts stop their work and a conductor undoes the operation at once.
+    # If a message is lost, a conductor finds the row of the cancelled operation later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
             if backend.compute is not None:

@@ -1,4 +1,7 @@
-"""The errors that stand for Neutron's error responses, and the function that returns a body or raises such an error."""
+"""The errors for Neutron's error responses, and functions that read responses.
+
+``body_of`` returns the body of a response, or raises the error that corresponds to it.
+"""
 
 from __future__ import annotations
 

@@ -85,8 +85,8 @@ class NeutronRequests(RestClient):
         while asked is not None:
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
-            # Neutron returns links to further pages only if it limits the size of pages. Use only the query of a link,
-            # because the host in the link may be an address that this process can't reach.
+            # Neutron returns links to further pages only if it limits the size of pages.
+            # Use only the query of a link, because this process may not be able to reach the host in the link.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 

@@ -209,7 +209,7 @@ BODY = Obj(
 # --- handlers of requests --------------------------------------------------------------------------------------------
 DESCRIPTION_SINCE, MULTIATTACH_SINCE, GUARANTEES_SINCE = 19, 60, 72
 # The prefix of scheduler hints that Kilonova's daemons set for each other.
-# Requests with such a hint are refused, because the hint could bypass filters and allocations.
+# A request with a hint that has this prefix is refused, because the hint could bypass filters and allocations.
 INTERNAL_HINTS = '_nova_'
 
 

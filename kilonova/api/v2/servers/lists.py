@@ -126,8 +126,8 @@ _TEXTS = (
     'status',
     'all_tenants',
 )
-# Filters whose names are names of tables. Callers who may use all filters get an error for them. For other callers they
-# are ignored.
+# Filters whose name is the name of a table. Callers who may use all filters get an error if they use such a filter.
+# If another caller uses a filter of FORBIDDEN_FILTERS, the filter is ignored.
 FORBIDDEN_FILTERS = (
     'block_device_mapping',
     'services',

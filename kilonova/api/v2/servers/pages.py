@@ -238,9 +238,10 @@ def _pattern(name: str, value: str) -> str:
 
 
 def _address(name: str, value: str, family: int) -> str:
-    """Return a regular expression for the text of a server's info cache that finds an IP address.
+    """Return a regular expression that finds servers by IP address, for the text of their info caches.
 
-    ``name`` and ``value`` are the filter and its text. ``family`` is the IP version, 4 or 6.
+    ``value`` is the text of the filter ``name``: a regular expression for addresses. ``family`` is the IP version.
+    Raises Invalid if ``value`` is malformed.
     """
     with _understood(name, value):
         return addresses.of_cache(value, family)
@@ -339,8 +340,8 @@ def _of_cells(
     answers = ask_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
-    # The servers of a cell that does not answer can't be read. Fail unless they are shown as UNKNOWN (from 2.69 on) or
-    # an option allows incomplete lists.
+    # The servers of a cell that does not answer can't be read.
+    # Fail unless these servers are listed with the status UNKNOWN (from 2.69 on), or an option allows incomplete lists.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent

@@ -217,7 +217,7 @@ def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerV
 
 
 # _LATER: the kinds of bodies that have the fields of ``_extended`` in every microversion.
-# _ACTED: the kinds of bodies that have these fields only from 2.75 on.
+# _ACTED: the kinds of bodies that have the fields of ``_extended`` only from 2.75 on.
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
