@@ -6,8 +6,8 @@
     client.move_allocation(instance_uuid, migration_uuid, new=request['allocations'], project_id=…, user_id=…)
 
 An argument or result *allocations* is ``{provider uuid: {'resources': {resource class: amount}}}``. Each method raises
-``errors.Unanswered`` if Placement does not answer. It raises ``errors.PlacementConflict`` for a response 409 that a
-repetition would not change. Routes and rules: the Placement API reference,
+``errors.Unanswered`` if Placement does not answer. It raises ``errors.PlacementConflict`` if Placement refuses the
+request with 409, and a repetition would be refused, too. Routes and rules: the Placement API reference,
 https://docs.openstack.org/api-ref/placement/.
 """
 
@@ -188,9 +188,10 @@ class PlacementClient:
     def drop(self, consumer: str, check: Callable[[], None]) -> bool:
         """Delete the allocations that ``consumer`` had before ``check()`` was called. Return False if it had none.
 
-        ``check()`` raises an error if the caller may not write any more. If another client writes an allocation in the
-        meantime, the consumer's generation changes, so that allocation is deleted only after ``check()`` was called
-        again. Raises Unanswered if too many clients write at the same time.
+        ``check()`` raises an error if the caller may not write any more. If another client changes the allocations
+        between ``check()`` and the deletion, Placement refuses the deletion, because the consumer's generation has
+        changed. Then ``check()`` is called again before the next attempt. Raises Unanswered if too many clients write
+        at the same time.
         """
         for left in reversed(range(WRITE_ATTEMPTS)):
             held = self.get_allocations(consumer)

@@ -2,7 +2,7 @@
 
     for part in repeated('id', port_ids):                        # id=a&id=b…, in as many requests as necessary
         get(f'/ports?{encode(part)}')
-    ask([('member_of', 'in:a,b…')], get, merge)                  # a long list of values, in as many requests
+    ask([('member_of', 'in:a,b…')], get, merge)                  # one long list, in as many requests as necessary
 
 Each client that puts a list into a URL uses this module.
 """

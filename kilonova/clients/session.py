@@ -3,8 +3,8 @@
     adapter = session.adapter(conf, 'placement')
     response = session.send(adapter, 'Placement', 'GET', '/resource_providers', attempts=session.READ_ATTEMPTS)
 
-Only ``send`` converts a missing response to the error Unanswered. RestClient is the base class of the clients that send
-requests as users, too.
+``send`` raises Unanswered if a service does not answer. A request that is sent through the adapter itself raises the
+errors of keystoneauth1. RestClient is the base class of clients that also send requests with the tokens of users.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ class Schema:
 
     def at(self, version: int) -> dict[str, Any]:
         """Return the plain JSON schema of a microversion. Subclasses implement it."""
-        raise TypeError('a Schema is an Obj or Windows')
+        raise TypeError('Schema is an abstract class: use Obj or Windows')
 
     def check(self, body: Any, version: int, relaxed: bool = False) -> Any:
         """Check a body and return it in the form that handlers get.

@@ -72,9 +72,11 @@ def lock(call: Call) -> None:
 def unlock(call: Call) -> None:
     """Accept the action unlock: allow changes of the server again.
 
-    A user may remove the lock of a user of the same kind (owner or administrator). Any other lock needs the policy rule
-    UNLOCK_OVERRIDE. Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceIsLocked (409) if
-    another user locked the server after it was read for this request.
+    There are two kinds of locks: those of owners and those of administrators (``_kind``). A caller may remove a lock of
+    the caller's own kind. To remove a lock of the other kind, the caller needs the policy rule UNLOCK_OVERRIDE.
+
+    Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceIsLocked (409) if another user locked
+    the server after it was read for this request.
     """
     server, backend = call.server, call.backend
     locked_by = server.row['locked_by']

@@ -1,7 +1,7 @@
 """Server actions that change a server's power state, flavor, host or administrator's password, one handler each.
 
-The actions are start, stop, reboot, pause, suspend, resize, migrate (cold and live), with their opposites,
-changePassword, trigger_crash_dump, os-resetState and injectNetworkInfo.
+The actions are start, stop, reboot, pause, unpause, suspend, resume, resize, migrate (cold and live), the confirmation
+and the revert of a resize, changePassword, trigger_crash_dump, os-resetState and injectNetworkInfo.
 """
 
 from __future__ import annotations
