@@ -309,9 +309,9 @@ class PlacementClient:
 
         A provider has uuid, name, generation, parent_provider_uuid and root_provider_uuid. ``resources`` ('VCPU:2') is
         the capacity that must be free. ``required`` ('A,!B') are required and forbidden traits. ``member_of``
-        ('in:UUID,UUID') lists aggregates, of which the provider must be in at least one. If ``member_of`` has several
-        lists, the provider must be in one aggregate of each. If a list is too long for one URL, several requests are
-        sent. Raises PlacementInvalid if a class or trait does not exist.
+        ('in:UUID,UUID') is a list of aggregates, and the provider must be in at least one of them. If several such
+        lists are given, the provider must be in an aggregate of each list. If a list is too long for one URL, several
+        requests are sent. Raises PlacementInvalid if a class or trait does not exist.
         """
         asked = {'uuid': uuid, 'in_tree': in_tree, 'name': name, 'resources': resources, 'required': required}
         pairs = [(key, value) for key, value in asked.items() if value is not None]

@@ -577,9 +577,9 @@ class VolumeClient(_Attachments):
     def complete_migration(self, volume_id: str, target_id: str, *, failed: bool) -> None:
         """End the migration of a volume, after a server's guest has switched to the migration's target volume.
 
-        The volume id then has the data and the attachments of the target, and the target is deleted. If ``failed`` is
-        True, the guest has not switched, and the target is only deleted. In this case the volume may have no
-        attachments except those that the target has.
+        Cinder gives the volume the data and the attachments of the target volume, and deletes the target volume. If
+        ``failed`` is True, the guest has not switched, and Cinder only deletes the target volume. In this case the
+        volume may have no attachments except those that the target volume has.
 
         Raises VolumeNotFound if one of the volumes does not exist, and VolumeInvalid if the target does not belong to
         this volume's migration.

@@ -29,7 +29,7 @@ SSH, X509 = 'ssh', 'x509'
 _COMMENT = 'Generated-by-Nova'
 _RSA_BITS = 2048
 _CERTIFICATE_DAYS = 3650
-# The OID of the name by which Windows finds an account: the user principal name (UPN), a UTF8String.
+# The object identifier (OID) of the user principal name in a certificate. Windows finds a user's account by this name.
 _PRINCIPAL_NAME = x509.ObjectIdentifier('1.3.6.1.4.1.311.20.2.3')
 _MAX_COMMON_NAME = 64
 

@@ -78,7 +78,7 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
         NotItsState: The snapshot's status is not creating (error 409).
         MovedOn: The volume's file changed, or the volume was detached, in the meantime (error 409).
 
-    Also raises the errors of ``server_operations.check``, except those of a locked server.
+    Also raises the errors of ``server_operations.check``, except InstanceIsLocked.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'creating')
     name, format_ = volume.file
@@ -93,7 +93,7 @@ def delete(
     """Accept the deletion of a snapshot: the server's host will merge two files of the volume into one.
 
     ``merge`` has the names of the two files under ``file`` and ``into``. Raises NotItsState if the snapshot's status is
-    not deleting, and otherwise the errors of ``create``.
+    not deleting. Also raises the other errors of ``create``.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
     _accept(backend, ctxt, server, volume, DELETE, snapshot_id, {'merge': dict(merge)})

@@ -72,8 +72,9 @@ def lock(call: Call) -> None:
 def unlock(call: Call) -> None:
     """Accept the action unlock: allow changes of the server again.
 
-    There are two kinds of locks: those of owners and those of administrators (``_kind``). A caller may remove a lock of
-    the caller's own kind. To remove a lock of the other kind, the caller needs the policy rule UNLOCK_OVERRIDE.
+    There are two kinds of locks: locks of owners and locks of administrators (see ``_kind``). An owner may remove an
+    owner's lock, and an administrator may remove an administrator's lock. To remove a lock of the other kind, a caller
+    needs the policy rule UNLOCK_OVERRIDE.
 
     Raises InstanceNotReady (409) if the server is not in a cell yet, and InstanceIsLocked (409) if another user locked
     the server after it was read for this request.

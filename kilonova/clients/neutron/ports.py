@@ -210,7 +210,7 @@ class PortCalls(NeutronRequests):
 
         The caller must check ``binding_failed`` of the result. ``security_groups`` are ids; if there are none, the port
         gets the project's default group. ``name`` becomes the port's DNS name if this Neutron has DNS names. If Neutron
-        does not answer, the port may exist nevertheless; ``ports(device_id=…)`` then returns it.
+        does not answer, the port may exist nevertheless. In this case ``ports(device_id=…)`` returns it.
 
         Raises:
             NetworkNotFound: No such network exists.

@@ -66,7 +66,7 @@ def update(call: Call) -> Any:
         _check_pin(call.backend, server, body['pinned_availability_zone'])
     _write(call.backend, call.ctxt, server, values)
     if pinned:
-        # Write the zone last, so that it does not change if the cell refuses the other values.
+        # Write the zone last, because it must not change if the cell database refuses the other values.
         _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
     return {'server': show.body(call, show.CHANGED)}
 

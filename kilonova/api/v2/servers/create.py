@@ -35,7 +35,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# The maximum number of networks in one request, and likewise of disks, of files and of security groups.
+# The maximum number of networks in one request. It is also the maximum number of disks, files and security groups.
 MOST = 255
 
 # Nova introduced device tags with 2.32, dropped them by mistake, and introduced them again with 2.42.
