@@ -92,9 +92,10 @@ def watched(check: Callable[[], None], *argv: str) -> None:
 
 
 def _works(process: subprocess.Popen[str]) -> bool:
-    """Wait 0.2 seconds, and return whether the program is still running.
+    """Wait at most 0.2 seconds for the program to end, and return whether it is still running.
 
-    Under eventlet, ``communicate`` raises another exception class than ``wait`` at its time limit, so ``wait`` is used.
+    ``wait`` is used, because under eventlet ``communicate`` raises another exception class than
+    subprocess.TimeoutExpired at its time limit.
     """
     try:
         process.wait(_LOOK)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from kilonova import errors
 
 PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
-# {prefix of a bus: maximum number of disks on this bus, if the guest has volumes}
+# {prefix of a bus: maximum number of disks on this bus}. Checked only when a volume gets a name.
 _MOST = {'vd': 26, 'sd': 26, 'hd': 4, 'fd': 2}
 
 
@@ -38,8 +38,9 @@ def assign(
 ) -> tuple[list[str], list[str]]:
     """Return the device names of a guest's own disks, and the names of its volumes.
 
-    A volume keeps its name if the name suits the volume's bus and no other disk has the name. All other disks get free
-    names, first the guest's own disks and then its volumes. Raises TooManyDiskDevices if no name is left for a volume.
+    A volume keeps its name if the name has the prefix of the volume's bus and no other disk has the name. All other
+    disks get free names, first the guest's own disks and then its volumes. Raises TooManyDiskDevices if no name is
+    left for a volume.
 
     Args:
         own: Buses of the guest's own disks.

@@ -272,7 +272,7 @@ def vendor_files(version: str) -> tuple[str, ...]:
 
 
 def _has(version: str, since: str) -> bool:
-    # Versions are compared as texts, so 'latest' is greater than all dates.
+    # A version is a date or 'latest'. Versions are compared as texts, so 'latest' is greater than all dates.
     return version >= since
 
 

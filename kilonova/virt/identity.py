@@ -1,12 +1,12 @@
 """Ids of this host, its machine and its storage, which are stored in files and survive a restart.
 
-Two compute services copy disks between them as local files only if three ids are equal: the machine id, the boot id,
-and the storage id that each of them reads under the other's path. The storage id is compared because containers on one
-machine may have the same machine and boot id, but different file systems.
+A compute service copies disks to another one as local files only if the two have the same machine id and boot id, and
+if it finds the other's storage id under the other's instances_path. The storage id is compared because containers on
+one machine may have the same machine id and boot id, but different file systems.
 
 Each start of a compute service has an id, its *run*, which the service writes to its instances_path. Two hosts share
-storage if each of them finds the other's run in its own instances_path. An equal storage id is not sufficient, because
-the file with the id may have been copied together with a disk.
+storage if they have the same storage id and each finds the other's run in its own instances_path. An equal storage id
+alone is not sufficient, because the file with the storage id may have been copied together with a disk.
 """
 
 from __future__ import annotations

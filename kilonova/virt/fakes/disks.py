@@ -18,11 +18,11 @@ class FakeDisks(FakePart):
 
     @scripted
     def clean_image_cache(self, min_age: float | None) -> list[str]:
-        """Return an empty list, because nothing is cached."""
+        """Return an empty list, because the fake driver caches no images."""
         return []
 
     def fetch_base(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Do nothing, because no disk reads from an image."""
+        """Do nothing, because disks of the fake driver have no base image."""
 
 
 class FakeSnapshots(FakePart):

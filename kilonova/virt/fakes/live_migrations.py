@@ -120,7 +120,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def abort(self, instance: objects.Instance) -> bool:
-        """Return whether the guest is active on this host."""
+        """Abort nothing, and return whether the guest is switched on and on this host."""
         return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
 
     def has_switched(self, instance: objects.Instance) -> bool:
@@ -137,7 +137,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def receive(self, instance: objects.Instance) -> None:
-        """Make the domain that was transferred a domain of this host, and its disk the server's disk."""
+        """Add the domain that was transferred to the domains of this host, and mark its disk as the server's own."""
         came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         if came is not None:
             self.fake.domains[instance.uuid] = came

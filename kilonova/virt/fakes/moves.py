@@ -134,7 +134,7 @@ class FakeMoves(FakePart):
     ) -> None:
         """Restore the kept disk and create the domain.
 
-        Nothing is changed if the guest was never moved and is on or off as ``power_on`` requests.
+        Nothing is changed if there is no kept disk and the guest already is on or off as ``power_on`` requests.
         """
         kept = instance.uuid + '_resize'
         if (

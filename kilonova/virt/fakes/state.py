@@ -194,7 +194,7 @@ class FakeState:
         }
 
     def prepare(self, pci_devices: Iterable[objects.PciDevice]) -> list[str]:
-        """Create those of a guest's devices that are mediated devices. Return the addresses of all the devices."""
+        """Create the mediated devices that are in ``pci_devices``. Return the addresses of all ``pci_devices``."""
         devices = list(pci_devices)
         for device in devices:
             if device.dev_type == MDEV:
@@ -241,7 +241,7 @@ class FakeState:
         self.disk(instance)
         volumes = self.connect(instance)
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
-        # PCI requests of ports that the server no longer has. Their devices are left out.
+        # Ids of PCI requests for ports that the server no longer has. The domain does not get their devices.
         useless = {
             request.request_id
             for request in requests_of_ports(getattr(instance, 'pci_requests', None))

@@ -127,7 +127,7 @@ def _consume(host: NUMACell, cell: InstanceNUMACell) -> None:
 
 
 def cpus_of(cell: InstanceNUMACell, siblings: Sequence[Any] = ()) -> set[int]:
-    """Return the host CPUs to which no other server may be pinned because a server's placed cell uses them."""
+    """Return the host CPUs that a server's placed cell occupies: no other server may be pinned to them."""
     pins = {int(vcpu): cpu for vcpu, cpu in (_value(cell, 'cpu_pinning_raw') or {}).items()}
     return pinning.occupied(pins, _value(cell, 'cpuset_reserved') or (), siblings, _value(cell, 'cpu_thread_policy'))
 
@@ -247,12 +247,16 @@ def _order(
 
 
 class _CellTable:
-    """The placements of each cell of a server on each cell of a host. Each placement is computed only once."""
+    """A cache that has, for each NUMA cell of a server and each NUMA cell of a host, the placement of one on the other.
+
+    Each placement is computed when it is first needed.
+    """
 
     def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: CellLimits) -> None:
         self._wanted, self._size, self._limits = wanted.cells, size, limits
         isolated = 'emulator_threads_policy' in wanted and wanted.emulator_threads_policy == pinning.ISOLATE
-        # Isolated emulator threads need one more CPU, on the host cell of the server's first cell.
+        # Number of additional CPUs for each cell of the server: 1 for the first cell if the server has isolated
+        # emulator threads, otherwise 0.
         self._reserve = [int(isolated and not number) for number in range(len(wanted.cells))]
         self._found: dict[tuple[int, int], InstanceNUMACell | None] = {}
 
@@ -268,7 +272,10 @@ class _CellTable:
         return any(self.at(number, host) is not None for number in range(len(self._wanted)))
 
     def placements(self, order: Sequence[NUMACell]) -> Iterator[list[InstanceNUMACell]]:
-        """Yield one placement for each combination of host cells on which the server fits, in the given order."""
+        """Yield one placement of the server for each combination of host cells on which it fits.
+
+        Each placement has one placed cell for each cell of the server. ``order`` has the host cells, best first.
+        """
         for cells in itertools.combinations(order, len(self._wanted)):
             placed = self._match(0, cells)
             if placed is not None:

@@ -68,10 +68,10 @@ def _isolated(free: Set[int], groups: list[set[int]], wanted: list[int], reserve
 
 
 def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int] | None:
-    """Return ``count`` CPUs, and how many consecutive ones are threads of one core. Return None if too few are usable.
+    """Choose ``count`` free CPUs, with as many threads of each core as possible.
 
-    The function prefers as many threads of a core as possible. With ``whole``, CPUs without a second free thread on
-    their core are not used.
+    Return the CPUs, and how many consecutive CPUs of the result are threads of one core. Return None if too few CPUs
+    are usable. With ``whole``, CPUs without a second free thread on their core are not used.
     """
     if not count:
         return [], 1
@@ -105,9 +105,10 @@ def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
 def occupied(
     pins: Mapping[int, int], reserved: Iterable[int], siblings: Sequence[Set[int]], policy: str | None
 ) -> set[int]:
-    """Return the host CPUs to which no other server may be pinned while a server has these pins.
+    """Return the host CPUs that a server occupies: no other server may be pinned to them.
 
-    With the policy isolate, these include the other threads of each core.
+    These are the CPUs in ``pins`` ({vCPU: host CPU}) and in ``reserved``. With the policy isolate, the other threads
+    of the same cores are included.
     """
     taken = {*pins.values(), *reserved}
     if policy == ISOLATE:

@@ -75,7 +75,8 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
         most[part] = image or flavor or MOST
     of_flavor = {part: _flavor(extra_specs, f'hw:cpu_{part}') for part in PARTS}
     of_image = {part: _image(properties, f'hw_cpu_{part}') for part in PARTS}
-    # If the flavor has a preferred number, those of the image are ignored: the two would not fit together.
+    # If the flavor has any preferred number, all preferred numbers of the image are ignored, so that the two sets of
+    # numbers cannot contradict each other.
     wishes = of_flavor if any(of_flavor.values()) else of_image
     for part, wanted in wishes.items():
         if wanted is not None and wanted > most[part]:
@@ -96,7 +97,7 @@ def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> Vi
     if threads is not None and 'threads' not in liked:
         liked['threads'] = threads
     if vcpus < 1:
-        # A guest without CPUs is not refused here, but by the hypervisor.
+        # This function does not refuse a guest without CPUs: the hypervisor refuses it.
         return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
     if vcpus > MOST:
         raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))

@@ -21,7 +21,7 @@ import libvirt
 from kilonova.errors import Cause, DevicesFailed, KilonovaError
 from kilonova.virt.parts.guests import GuestFailed
 
-# Error codes that determine the cause without a look at the error text.
+# libvirt's error codes whose cause is always the same, so that the error text need not be searched.
 CODES: Mapping[int, Cause] = MappingProxyType(
     {
         # A port's MAC address is not a valid address of a network card.

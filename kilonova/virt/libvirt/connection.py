@@ -58,7 +58,8 @@ KEEPALIVES = 3
 # Number of keepalive intervals after which a call of the watchdog counts as hung.
 # Keepalive closes dead connections earlier, so the watchdog only finds daemons that still answer keepalive messages.
 HUNG_AFTER = KEEPALIVES + 2
-# Maximum number of libvirt calls in progress. eventlet has more native threads, because other code needs some, too.
+# Maximum number of libvirt calls in progress. It is less than eventlet's number of native threads, so that some threads
+# are left for other code.
 CALLS = 16
 # Seconds that one more call waits until one of the calls in progress ends.
 TURN_WAIT = 120.0
@@ -117,7 +118,7 @@ class Connection:
         self._lost_at = float('-inf')
         # The listener for events of guests and of the hypervisor.
         self._listener: Listener | None = None
-        # The connection on which libvirt sends these events.
+        # The connection on which libvirt sends the events for the listener.
         self._telling: libvirt.virConnect | None = None
         self._watchdog = ConnectionWatchdog(keepalive * HUNG_AFTER)
 

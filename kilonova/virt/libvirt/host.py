@@ -187,7 +187,7 @@ class LibvirtHost:
     def _cpu_features(self) -> frozenset[str]:
         """The CPU features of guests on this host, as far as libvirt reports them.
 
-        If [libvirt]cpu_models has several models, these are the features of all of them together.
+        If [libvirt]cpu_models has several models, the result has each feature that at least one of them has.
         """
         made = self.settings
         found: frozenset[str] = frozenset()

@@ -14,8 +14,8 @@ class LiveDisk(TypedDict):
     """A disk of a running guest.
 
     Sizes are in bytes; ``used`` is the size on the source's storage. If ``copied`` is True, QEMU copies the disk while
-    the guest writes to it. Other disks are not written during the migration, so they are copied as files before. Disks
-    in a storage pool (``format`` rbd) are not copied, because the two hosts use the same pool.
+    the guest writes to it. Other disks are copied as files before the migration, because the guest does not write to
+    them. Disks in a storage pool (``format`` rbd) are not copied, because the two hosts use the same pool.
     """
 
     name: str

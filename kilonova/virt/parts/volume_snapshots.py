@@ -17,8 +17,8 @@ class Merge:
 
     ``file`` and ``into`` are names of files on the volume's share. If ``into`` is given, the data of ``file`` are
     written into ``into``, the backing file of ``file``. If ``into`` is None, data are merged into the file that the
-    guest writes to: the data of all files between it and ``file``, or of all its backing files if ``file`` is None,
-    too.
+    guest writes to: the data of all files between that file and ``file``. If ``file`` is None, too, the data of all
+    its backing files are merged.
     """
 
     file: str | None

@@ -138,7 +138,8 @@ class Volumes(Protocol):
         """
 
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:
-        """Return {volume id: counters} for those ``instance.volumes`` that the guest has and the hypervisor counts.
+        """Return {volume id: counters} for each of ``instance.volumes`` that the guest has.
 
-        The dict is empty if the guest does not run. Raises GuestFailed if the guest was stopped meanwhile.
+        A volume is left out if the hypervisor has no counters for it. The dict is empty if the guest does not run.
+        Raises GuestFailed if the guest was stopped meanwhile.
         """

@@ -32,7 +32,7 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
     """
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
-    # Accelerators have no PCI request. The binding of a port has the address of the port's accelerator.
+    # A port's accelerator has no PCI request, so it is recognised by its address, which the port's binding contains.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
     of_ports = [
         device for device in devices if getattr(device, 'request_id', None) in ids or device.address in accelerated
@@ -42,7 +42,7 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
 
 
 def of(devices: Iterable[objects.PciDevice]) -> dict[str, PciFunction]:
-    """Return those of the devices that are PCI functions, as a dict from address to function."""
+    """Return the PCI functions among ``devices``, as a dict from address to function."""
     return {one.address: one for one in hostdevs.host_devices(devices) if isinstance(one, PciFunction)}
 
 

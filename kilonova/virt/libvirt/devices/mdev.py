@@ -27,7 +27,8 @@ from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# libvirt names a mediated device mdev_<uuid with _ for ->. Since libvirt 7.8, _<parent> follows.
+# libvirt's name of a mediated device is 'mdev_' and its uuid, with '_' in place of '-'. Since libvirt 7.8, '_' and the
+# address of the parent follow.
 _NAME, _UUID_LENGTH = 'mdev_', 36
 
 
@@ -116,10 +117,10 @@ class LibvirtMdevs:
                 LOG.warning('Could not start mdev %s; guests that have it cannot start either: %s', name, error)
 
     def ensure(self, hostdevs: Iterable[object]) -> None:
-        """Create and start those of a guest's devices that are mediated devices. Leave active ones unchanged.
+        """Create and start the mediated devices that are in ``hostdevs``, the devices of a guest.
 
-        Repeated calls are safe. Raises MdevUnavailable if a device cannot be created or started. Devices that were
-        created before the failure are kept.
+        A device that is active already is not changed. Repeated calls are safe. Raises MdevUnavailable if a device
+        cannot be created or started. Devices that were created before the failure are kept.
         """
         for device in hostdevs:
             if isinstance(device, MediatedDevice):

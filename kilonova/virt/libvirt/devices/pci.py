@@ -22,7 +22,8 @@ from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
 
-# The largest accepted PCI domain number. Functions with larger ones (Intel VMD) cannot be passed through.
+# The largest accepted PCI domain number. Functions in a domain with a larger number (Intel VMD) cannot be passed
+# through to a guest.
 _MAX_DOMAIN = 0xFFFF
 
 
@@ -113,7 +114,11 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
 
 @dataclass(frozen=True)
 class Family:
-    """Addresses of the functions related to a PCI function: its physical one, its virtual ones, and its IOMMU group."""
+    """Addresses of the functions that are related to a PCI function.
+
+    ``parent_addr`` is its physical function, ``virtual`` are its virtual functions, and ``group`` are the functions of
+    its IOMMU group.
+    """
 
     parent_addr: str | None
     virtual: tuple[str, ...]
@@ -210,7 +215,10 @@ def _add_own(device: dict[str, Any], network: _Network) -> None:
 
 
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
-    """Add to ``device``, a virtual function, its number and the interface name and MAC of its physical function."""
+    """Add to the virtual function ``device``: its number, and its physical function's interface name and MAC address.
+
+    The number is the function's index among ``siblings``, the addresses of all virtual functions of the same card.
+    """
     if parent is None:
         return
     if parent.name:

@@ -1,4 +1,4 @@
-"""The addresses that tagged disks, volumes and interfaces have in a guest, and those of PCI functions in a VLAN.
+"""The addresses in a guest of its tagged disks, volumes and interfaces, and of its PCI functions in a VLAN.
 
     found = places(domain, of(disks, volumes), told(vifs))      # domain: libvirt's XML with the assigned addresses
 

@@ -200,7 +200,7 @@ def _unusual(vif: Vif) -> str | None:
     if vif.type == VHOST_USER:
         return _amiss(vif)
     if vif.type == ON_INTERFACE and vif.vlan is not None:
-        # Such a port with a VLAN is refused, because libvirt creates no VLAN device on the host's interface.
+        # A macvtap port in a VLAN is refused, because libvirt creates no VLAN device on the host's interface.
         return f'{vif.type} in VLAN {vif.vlan}'
     return None if vif.type in (OVS, _LINUX, _TAP, ON_INTERFACE) else vif.type
 

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 # libvirt's (state, reason) of a guest on the source if its post-copy failed.
 _BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
-# The possible (state, reason) of the same guest on the destination.
+# libvirt's possible (state, reason) of a guest on the destination if its post-copy failed.
 _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
 # Flag to continue a failed post-copy (VIR_MIGRATE_POSTCOPY_RESUME, since libvirt 8.5).
@@ -167,8 +167,9 @@ def switch(guest: Guest) -> PostCopy:
     try:
         guest.call('migrateStartPostCopy', 0)
     except libvirt.libvirtError as error:
-        # Two causes have the same error code. An error text with VIR_MIGRATE_POSTCOPY means: begun without the flag.
-        # QEMU's text "Postcopy must be started after migration has been started" means: too early.
+        # Two failures have the same error code and differ only in the text. A text with VIR_MIGRATE_POSTCOPY means that
+        # the migration was begun without this flag, so post-copy is impossible. QEMU's text "Postcopy must be started
+        # after migration has been started" means that the switch was requested too early.
         known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
         if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
             return PostCopy.TOO_EARLY

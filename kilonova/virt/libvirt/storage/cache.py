@@ -107,7 +107,8 @@ class ImageCache:
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # The lock protects the files of a running download. What an interrupted download left is deleted.
+            # Take the lock of the image, so that the files of a running download are not deleted. Files that an
+            # interrupted download left are deleted.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)

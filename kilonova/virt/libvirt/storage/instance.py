@@ -133,12 +133,12 @@ class InstanceDirectory:
         else:
             files.remove(self.file(ASKED))
 
-    # -- the move that made the directory or set it aside --------------------------------------------
+    # -- the move that the directory is part of ------------------------------------------------------
 
     def move(self) -> str | None:
-        """Return the id of the move that made this directory as a copy or set it aside.
+        """Return the id of the move that this directory is part of, or None if it is not part of a move.
 
-        Return None if the directory is not part of a move.
+        The directory is the copy that the move made, or has the original disks that the move keeps.
         """
         with contextlib.suppress(FileNotFoundError), open(self.file(MOVE), encoding='utf-8') as stream:
             return str(json.load(stream)['move'])
@@ -162,8 +162,8 @@ class InstanceDirectory:
     def owner(self) -> str | None:
         """Return the host that the directory belongs to, or None if no owner is recorded.
 
-        A directory without an owner belongs to any host that sees the directory. Such a directory is a copy that has
-        just arrived, or a release that recorded no owner made it.
+        A directory without an owner belongs to any host that sees the directory. It is a copy that has just arrived,
+        or was made by an older release, which recorded no owner.
         """
         with contextlib.suppress(FileNotFoundError), open(self.file(OWNER), encoding='utf-8') as stream:
             return stream.read() or None

@@ -31,7 +31,7 @@ def origin(name: str) -> str:
 
 
 def is_layer(name: str) -> bool:
-    """Return True if the file name is that of a layer (see the module)."""
+    """Return True if the file name has the form of a layer's name: layer.<move>.<name of the disk>."""
     return name.startswith(_PREFIX)
 
 

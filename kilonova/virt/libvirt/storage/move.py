@@ -242,7 +242,8 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # Each host's empty formatted base file has other bytes, so the moved disk must not read from it.
+            # The base file of an empty formatted disk has different bytes on each host. The moved disk must not read
+            # from the destination's base file, so the data of the source's base file are written into the disk.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]

@@ -83,7 +83,7 @@ class LibvirtSecrets:
                 raise
 
     def clear(self) -> None:
-        """Delete the secrets that a crash left behind, which are those of volumes that no domain has.
+        """Delete the secrets of volumes that no domain has. A crash may have left such secrets.
 
         Only secrets of Kilonova are deleted: their usage id is equal to their own id.
         """

@@ -207,7 +207,8 @@ class Remote:
             text=True,
         ) as process:
             try:
-                # The time limit is that of ``wait``: under eventlet ``communicate`` raises another class at its own.
+                # ``wait`` gets the time limit instead of ``communicate``, because under eventlet ``communicate`` raises
+                # another exception class than subprocess.TimeoutExpired at its time limit.
                 if within is not None:
                     process.wait(within)
                 out, said = process.communicate()
@@ -304,7 +305,7 @@ class Remote:
             except BaseException:
                 process.kill()
                 process.wait()
-                # Subtract the bytes of the incomplete block, which is sent again unless the transfer is given up.
+                # Report a negative number of bytes, because the bytes of this incomplete block will be sent again.
                 with contextlib.suppress(Exception):
                     going(-sent)
                 raise

@@ -207,7 +207,7 @@ class HostVolumes:
 
 
 def _attached(wanted: Iterable[AttachedVolume]) -> list[AttachedVolume]:
-    """Return those of the given volumes that are attached to a host. The others are only reserved for a server."""
+    """Return the volumes that are attached to a host. Leave out volumes that are only reserved for a server."""
     return [volume for volume in wanted if volume.kind is not None]
 
 

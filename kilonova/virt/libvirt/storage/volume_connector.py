@@ -46,7 +46,7 @@ class Bricks:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: tuple[Any, tuple[type[Exception], ...]] | None = None
-        # Two threads that import the library at the same time could see a module that is only partly initialized.
+        # Held while the library is imported, so that no other thread sees modules that are only partly initialized.
         self._loading = threading.Lock()
         # The properties of this host, cached because os-brick starts several programs to read them.
         self._connector: dict[str, Any] | None = None

@@ -111,7 +111,7 @@ class Graphics:
     secure: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
-    # The attribute that has a setting's value, by element. For elements that are not listed: 'compression'.
+    # {name of a setting's element: the attribute that has the value}. All other elements have it in 'compression'.
     ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
 
     def element(self) -> Element:

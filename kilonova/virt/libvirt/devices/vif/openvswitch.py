@@ -41,7 +41,7 @@ class OpenVSwitch:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: Library | None = None
-        # Two threads that import the library at the same time could see a module that is only partly initialized.
+        # Held while the library is imported, so that no other thread sees modules that are only partly initialized.
         self._loading = threading.Lock()
 
     def check(self, vif: Vif) -> None:

@@ -117,7 +117,10 @@ class Plugs:
             files.remove(self._owner(vif))
 
     def clear(self, there: Callable[[str], bool]) -> None:
-        """Unplug the ports of all servers that are no longer on this host. ``there(uuid)`` returns False for them."""
+        """Unplug the ports of all servers that are no longer on this host.
+
+        ``there(uuid)`` must return whether the server is still on this host.
+        """
         for name in sorted(os.listdir(self._path)) if os.path.isdir(self._path) else ():
             uuid, kind = os.path.splitext(name)
             if kind == _KIND and not there(uuid):
@@ -130,7 +133,8 @@ class Plugs:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            # The host lost power while the file was written. The ports' devices do not exist after a power failure.
+            # The file is incomplete, because the host lost power while it was written. An error is not raised here:
+            # the network devices of the ports do not exist after a power failure.
             LOG.error(
                 'Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
                 self._file(uuid),
@@ -156,7 +160,7 @@ class Plugs:
 
 
 def _form(vif: Vif) -> tuple[Any, ...]:
-    """Return the values that determine how a port is plugged."""
+    """Return the values that determine how a port is plugged. Two bindings with equal values are plugged alike."""
     return (
         vif.plug,
         vif.mac,

@@ -3,7 +3,8 @@
     places.at(uuid, 'disk.swap', 'rbd')         # GuestDisk
     places.remove(uuid)                         # delete all disks and files of a server on this host
 
-The file disk.info in the server's directory records which of the two it is. Other parts use the class ``ServerDisks``.
+The file disk.info in the server's directory records of each disk whether it is a file or an image. Other parts of the
+driver use the class ``ServerDisks``.
 """
 
 from __future__ import annotations
