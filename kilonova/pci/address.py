@@ -36,7 +36,7 @@ class PciDeviceWrongAddressFormat(errors.Invalid):
 
 
 class Address(NamedTuple):
-    """The four fields of a full address as lower-case hex. The domain may have 8 digits."""
+    """The four fields of a full PCI address as lower-case hex. The domain has 4 to 8 digits, usually 4."""
 
     domain: str
     bus: str
@@ -48,7 +48,7 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Return the fields of a full address. Raises PciDeviceWrongAddressFormat for any other text."""
+    """Return the fields of a full PCI address. Raises PciDeviceWrongAddressFormat if the text isn't a full address."""
     found = _FULL.match(text)
     if found is None:
         raise PciDeviceWrongAddressFormat(address=text)
@@ -98,7 +98,10 @@ class GlobAddress:
         return None if ANY in self.fields else str(self.fields)
 
     def match(self, address: str, parent: str | None = None) -> bool:
-        """Return whether the pattern matches the device. A full address also matches its virtual functions."""
+        """Return whether the pattern matches the device at ``address``.
+
+        A pattern that is a full address also matches the virtual functions of the device with this address.
+        """
         if parent is not None and parent.lower() == self.full:
             return True
         return all(want in (ANY, have) for want, have in zip(self.fields, parse(address), strict=True))

@@ -20,8 +20,8 @@ FILE = 'nvidia/current_vgpu_type'
 def problem(now: int | None, wanted: str | None = None) -> str | None:
     """Return why a function whose vGPU type is ``now`` can't be given to a guest, or None if it can.
 
-    ``now`` is None for a function that has no vGPU type by design. ``wanted`` is the type that the server was given, or
-    None if it is not known.
+    ``now`` is 0 if the function has no vGPU type yet, or None if this kind of function never has one. ``wanted`` is the
+    type that the device's row records, and that a server therefore expects. It is None if the row has no type.
     """
     if now == 0:
         return f'its {FILE} is 0: it has no vGPU type'
@@ -33,10 +33,11 @@ def problem(now: int | None, wanted: str | None = None) -> str | None:
 def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: bool) -> dict[str, str]:
     """Return a dict from address to reason, for functions of a host that are not offered to servers now.
 
-    ``named`` has pairs of a device and the spec that matches it. ``reported`` says whether devices are reported to
-    Placement. In Placement, all functions of a card are one provider with one resource class. Servers therefore get
-    only the type that most functions of the card have, or the lowest type if several are equally frequent. If devices
-    are not reported, each type is a pool of its own, and all are offered.
+    ``named`` has pairs of a device and the device_spec that matches it. ``reported`` says whether devices are reported
+    to Placement. In Placement, all functions of a card are one provider with one resource class. Servers therefore get
+    only functions of the vGPU type that most functions of the card have, or of the lowest type if several types are
+    equally frequent. If devices are not reported, the functions of each type are a pool of their own, and all types are
+    offered.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

@@ -15,7 +15,7 @@ VF = 'type-VF'
 VDPA = 'vdpa'
 # A mediated device (vGPU), which is a part of a PCI function and has a UUID as its address.
 MDEV = 'mdev'
-# Types of functions of a physical function. They can't be used while a server holds the physical function.
+# Device types of virtual functions. They can't be used while a server holds their physical function.
 CHILD_TYPES = frozenset((VF, VDPA))
 
 # {kind in reports and filters: device type}
@@ -49,7 +49,8 @@ BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
 # Keys in ``extra_info`` of a failed device: number of failures, and time of the next check in seconds since 1970.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# Key in ``extra_info``: amount that was reserved of the device's provider before Kilonova reserved unavailable devices.
+# Key in ``extra_info``: the value of ``reserved`` of the device's provider in Placement before Kilonova increased it by
+# the number of unavailable devices.
 RESERVED_BEFORE = 'reserved_before'
 # Key in ``extra_info`` and in the pool keys of a network device: comma-separated uuids of Placement providers.
 # These providers guarantee resources, such as bandwidth, to ports on the device's physical function.
@@ -71,7 +72,7 @@ _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev', 'vgpu_ty
     VGPU_TYPE,
 )
 
-# Properties that distinguish the devices of one pool from others, by name. Requests may ask for them.
+# {name: value} of the properties that all devices of one pool have in common. Requests may ask for them.
 PoolKeys = dict[str, str | int | None]
 
 
@@ -112,7 +113,7 @@ class DiscoveredDevice(TypedDict, total=False):
 
 
 class DeviceColumns(TypedDict):
-    """The columns of a device's row that discovery sets. All values of ``extra_info`` are strings."""
+    """The columns of a device's row in pci_devices that discovery sets. All values of ``extra_info`` are strings."""
 
     vendor_id: str
     product_id: str
@@ -125,7 +126,7 @@ class DeviceColumns(TypedDict):
 
 
 def columns(found: DiscoveredDevice, tags: Mapping[str, str | None]) -> DeviceColumns:
-    """Return the row columns of a discovered device. ``tags`` are the tags of the device_spec that matches it."""
+    """Return the columns for the row of a discovered device. ``tags`` are those of the device_spec that matches it."""
     extra: dict[str, str] = {name: str(found[name]) for name in _EXTRA_KEYS if found.get(name)}
     if found.get('capabilities'):
         extra['capabilities'] = json.dumps(found['capabilities'], sort_keys=True)
@@ -158,7 +159,7 @@ def describe(device: PciDevice) -> DiscoveredDevice:
 
 
 def unavailable_reasons(device: PciDevice) -> dict[str, str]:
-    """Return the reasons why the device is not offered, as a dict from one of ``BARS`` to the text.
+    """Return the reasons why the device is not offered, as a dict from the reason's key (in ``BARS``) to its text.
 
     A server that already holds the device keeps it.
     """
@@ -213,10 +214,11 @@ def pool_address(device: PciDevice) -> str:
 
 
 def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | None:
-    """Return the properties that distinguish the device's pool, or None if the device is not counted in a pool.
+    """Return the properties of the device's pool, or None if the device is not counted in any pool.
 
-    These are the tags of the device's spec, its type, NUMA node, and pool address. Of a group only the first device is
-    counted. The pool of a group has no vendor and product id, so that requests for single devices don't match it.
+    The properties are the tags of the device's spec, and its vendor id, product id, type, NUMA node and pool address.
+    Of the devices of a group only the first one is counted. The pool of a group has no vendor id and product id, so
+    that requests for single devices don't match it.
     """
     if GROUP in tags or GROUP_HEAD in device.extra_info:
         if tags.get(GROUP) != device.extra_info.get(GROUP) or unit(device) != device.address:

@@ -1,14 +1,15 @@
-"""The devices of one host that servers may hold: the discovered devices, compared with the device rows.
+"""The devices of one host that servers may hold: the discovered devices, compared with the rows in pci_devices.
 
-A ``NodeDevices`` never changes; each change returns a new one. ``compute.tracker`` plans with it, and uses the new one
-when the rows are written. The module makes no calls.
+A ``NodeDevices`` object never changes: its methods return a new object with the change. ``compute.tracker`` makes such
+an object first, then writes the differences to the rows, and then uses the new object instead of the old one. This
+module itself reads and writes no database.
 
     devices = NodeDevices.of(kinds, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
     devices = devices.looked(resources['pci_passthrough_devices'])
-    lacking = devices.unwritten()
-    if lacking:
-        ids = …                                               # write it; {address: row id} of the created ones
-        devices = devices.written(lacking, ids)
+    changes = devices.unwritten()
+    if changes:
+        ids = …                                               # write the changes; {address: id} of the created rows
+        devices = devices.written(changes, ids)
     chosen = devices.pools.copy().consume_requests(requests)  # raises PciDeviceRequestFailed if there are too few
     after, changes = devices.given({device.address: DeviceOwner(CLAIMED, uuid, request_id) for …}, uuid)
 
@@ -16,9 +17,9 @@ The stored status of a device that a server holds (claimed, allocated) is kept. 
 computed (``DeviceKind.statuses``), so a wrong stored status is corrected.
 
 A device is unavailable if its ``extra_info`` contains a reason (``device.BARS``). A server that holds the device keeps
-it. When the device is free, it is not offered, and it is reserved in Placement. The amount of the provider that was
-reserved before is first stored in the device's row (``RESERVED_BEFORE``), so that any process that reads the row can
-restore the amount.
+it. When the device is free, it is not offered to servers, and ``reserved`` of its provider in Placement is increased.
+The former value of ``reserved`` is first stored in the device's row (``RESERVED_BEFORE``), so that any process that
+reads the row can restore the value.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ class DeviceOwner(NamedTuple):
     request_id: str | None
 
 
-# Change of a device's row. ``instance_uuid`` is the server that gets or releases the device.
-# ``instance_uuid`` is None if only the computed status of the device changes.
+# A change of the status in a device's row, from ``from`` to ``to``. ``instance_uuid`` is the server that gets or
+# releases the device, or None if only the computed status of a free device changes.
 Change = TypedDict(
     'Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None, 'request_id': str | None}
 )
@@ -82,10 +83,11 @@ Change = TypedDict(
 
 @dataclass(frozen=True)
 class Changes:
-    """The differences to write to the device rows.
+    """The differences between a host's devices and their rows in pci_devices, which must be written to the rows.
 
-    ``created`` are devices without a row. ``updated`` are devices with other properties; their changed fields are
-    marked. ``removed`` are devices that the host no longer has. ``statuses`` are changes of computed statuses.
+    ``created`` are devices without a row. ``updated`` are devices with other properties than their rows; the fields to
+    write are marked as changed. ``removed`` are devices that the host no longer has, whose rows must be deleted.
+    ``statuses`` are changes of the statuses of free devices.
     """
 
     created: list[PciDevice]
@@ -101,9 +103,9 @@ class Changes:
 class _Entry:
     """One device of a host.
 
-    ``stored`` is the status in the device's row, or None if there is no row. ``later`` are newly discovered properties,
-    which are used once the server that holds the device frees it. ``gone`` is True if the host no longer has the
-    device. ``keys`` are the properties of the device's pool, or None if it is in no pool.
+    ``stored`` is the status in the device's row, or None if there is no row. ``later`` are newly discovered properties
+    of a device that a server holds; the device gets them when the server releases it. ``gone`` is True if the host no
+    longer has the device. ``keys`` are the properties of the device's pool, or None if it is in no pool.
     """
 
     device: PciDevice
@@ -123,7 +125,10 @@ class _Entry:
 
     @property
     def kept(self) -> bool:
-        """True if a removed device's row stays, because the device must not be offered if it comes back."""
+        """True if the row of a removed device is kept, because it has a reason not to offer the device.
+
+        If the device comes back to the host, it is still not offered.
+        """
         return self.removed and is_unavailable(self.device)
 
     def found(self, columns: DeviceColumns) -> _Entry:
@@ -194,7 +199,7 @@ class NodeDevices:
         compute_node_id: int | None,
         sockets: Mapping[int, int | None] | None = None,
     ) -> NodeDevices:
-        """Return the devices as the node's rows describe them."""
+        """Return the devices that the rows of a compute node in pci_devices describe."""
         entries = {
             device.address: _Entry(_written(device), device.status, gone=device.status == REMOVED) for device in rows
         }
@@ -202,10 +207,10 @@ class NodeDevices:
 
     # -- discovery -----------------------------------------------------------------------------------------------------
     def looked(self, found: Collection[DiscoveredDevice]) -> NodeDevices:
-        """Return the devices after the devices ``found`` were discovered on the host.
+        """Return the host's devices after a discovery, which found exactly the devices ``found`` on the host.
 
-        If a device is no longer found while a server holds it, its entry stays until it is freed. Its row then has
-        status removed, and is deleted after the next discovery. New devices are offered once they have a row.
+        A device that is not in ``found`` but is held by a server is kept until the server releases it. Then it gets the
+        status removed, and its row is deleted after the next discovery. New devices are offered once they have a row.
         """
         now = {address: columns for kind in self.kinds for address, columns in kind.columns(found).items()}
         entries = {
@@ -231,11 +236,11 @@ class NodeDevices:
     def provided(
         self, providers: Mapping[str, str], guarantors: Mapping[str, str] = MappingProxyType({})
     ) -> NodeDevices:
-        """Return the devices with their resource providers stored in ``extra_info``.
+        """Return the devices with the uuids of their resource providers in ``extra_info``.
 
-        ``providers`` is a dict from ``DeviceKind.pool_address`` to provider uuid. ``guarantors`` is a dict from the
-        interface of a physical function to the uuids of the providers that guarantee resources to ports on it, as
-        comma-separated text.
+        ``providers`` is a dict from a device's ``DeviceKind.pool_address`` to the uuid of its provider. ``guarantors``
+        is a dict from the interface of a physical function to uuids as comma-separated text: the providers that
+        guarantee resources, such as bandwidth, to ports on this interface.
         """
         entries = dict(self.entries)
         for address, entry in entries.items():
@@ -247,9 +252,9 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unwritten(self) -> Changes:
-        """Return the differences to write to the rows.
+        """Return the differences between the devices and their rows in pci_devices, which must be written to the rows.
 
-        Owners of devices are left out: they are written when a server gets or releases a device.
+        Owners of devices are left out: ``given`` returns them when a server gets or releases a device.
         """
         removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
         here = [
@@ -281,9 +286,10 @@ class NodeDevices:
 
     # -- owners --------------------------------------------------------------------------------------------------------
     def given(self, owners: Mapping[str, DeviceOwner | None], instance_uuid: str) -> tuple[NodeDevices, list[Change]]:
-        """Return the devices after a server gets or releases some of them, and the changes to write to rows.
+        """Return the devices after the server ``instance_uuid`` gets or releases some of them, and the row changes.
 
-        ``owners`` is a dict from address to new owner. The owner None frees a device.
+        ``owners`` is a dict from a device's address to its new owner, or to None if the server releases the device. The
+        row changes contain these devices, and other devices whose status changes as a result. The caller writes them.
         """
         if not owners and not _following(self.entries):
             return self, []
@@ -320,18 +326,18 @@ class NodeDevices:
 
     @functools.cached_property
     def pools_text(self) -> str:
-        """The pools as JSON for ``compute_nodes.pci_stats``, from which the scheduler counts devices.
+        """The pools as JSON for the column ``pci_stats`` of the host's row in compute_nodes, which the scheduler reads.
 
-        Mediated devices are left out, because Placement alone chooses them. The text is cached, because each claim and
-        save sends it, but most of them change no device.
+        Mediated devices are left out, because Placement alone chooses them. The text is cached, because it is sent with
+        each claim and each save of the row, and most of these change no device.
         """
         return PciPools([pool for pool in self.pools.pools if pool.keys['dev_type'] != MDEV]).to_pool_list().to_json()
 
     def providers(self, nodename: str, leaving: Collection[str] = ()) -> dict[str, DeviceProvider]:
         """Return a dict from name to resource provider, for all devices.
 
-        ``leaving`` are held devices that are about to be freed. Raises PlacementPciException if the configured devices
-        can't be reported to Placement.
+        ``leaving`` are the addresses of held devices that are about to be freed. Raises PlacementPciException if the
+        configured devices can't be reported to Placement.
         """
         devices = self.all()
         view = {
@@ -360,7 +366,7 @@ class NodeDevices:
     def barred(self, reasons: Mapping[str, Mapping[str, str | None]]) -> NodeDevices:
         """Return the devices after adding or removing reasons why devices are unavailable.
 
-        ``reasons`` is a dict from address to a dict from one of ``BARS`` to the text, or to None to remove that reason.
+        ``reasons`` is a dict {address: {key of a reason in ``BARS``: text, or None to remove the reason}}.
         """
         entries = dict(self.entries)
         for address, given in reasons.items():
@@ -368,10 +374,10 @@ class NodeDevices:
         return _settled(self, entries)
 
     def barred_since(self, before: NodeDevices) -> list[PciDevice]:
-        """Return the allocated devices that have a reason not to be offered which they did not have in ``before``.
+        """Return the allocated devices that became unavailable since ``before``, for a reason that ``before`` lacks.
 
-        The reasons DIRTY and FAILED are not considered: cleaning happens after the server has released the device, and
-        a failure is recorded in the server's own action.
+        The reasons DIRTY and FAILED are ignored: a device is DIRTY only after its server has released it, and a failure
+        is recorded in the server's own action.
         """
 
         def reasons(device: PciDevice) -> set[str]:
@@ -386,10 +392,11 @@ class NodeDevices:
         ]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
-        """Return the providers with an unavailable free device that must store the provider's former reserved amount.
+        """Return the providers of unavailable free devices whose rows lack the provider's former ``reserved``.
 
-        The result is a dict from provider uuid to the amount that the row of another device of the provider stores, or
-        to None if no row stores it. ``leaving`` are held devices that are about to be freed; they count as free.
+        The result is a dict from provider uuid to the former value, if another device of the same provider stores it,
+        otherwise to None. Callers then read the value from Placement and call ``marked``. ``leaving`` are the addresses
+        of held devices that are about to be freed; they count as free.
         """
         return {
             rp_uuid: _before(entry.device for entry in entries)
@@ -398,10 +405,11 @@ class NodeDevices:
         }
 
     def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> NodeDevices:
-        """Return the devices after storing the reserved amounts of their providers in unavailable free devices.
+        """Return the devices after storing, in each unavailable free device, the former ``reserved`` of its provider.
 
-        ``reserved`` is a dict from provider uuid to the amount before unavailable devices were reserved. ``leaving``
-        are held devices that are about to be freed.
+        ``reserved`` is a dict from provider uuid to the value in Placement before it was increased by the number of
+        unavailable devices. ``leaving`` are the addresses of held devices that are about to be freed; they count as
+        free.
         """
         entries = dict(self.entries)
         for address, entry in self.entries.items():
@@ -411,12 +419,12 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unmarked(self) -> NodeDevices:
-        """Return the devices without those stored reserved amounts (``RESERVED_BEFORE``) that are no longer needed.
+        """Return the devices after deleting each stored former ``reserved`` (RESERVED_BEFORE) that is no longer needed.
 
-        A stored amount is what was reserved of a provider before Kilonova reserved the provider's unavailable devices
-        as well. The amount is no longer needed if the provider has no unavailable free device any more. Callers first
-        set the reserved amount in Placement back to the stored one. A device that the host no longer has keeps the
-        amount, because the device may come back while its provider still exists.
+        A device stores what ``reserved`` of its provider in Placement was before Kilonova increased it by the number of
+        unavailable devices. The stored value is no longer needed when the provider has no unavailable free device any
+        more. Callers first set ``reserved`` in Placement back to the stored value. A device that the host no longer has
+        keeps the value, because the device may come back while its provider still exists.
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():
@@ -456,10 +464,10 @@ class NodeDevices:
         )
 
     def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-        """Return those requests that must be served with devices of this host.
+        """Return the requests that must be served with devices of this host. Leave out all other ``requests``.
 
-        A flavor may also ask for resources of providers that are not devices of this host. A request for class VGPU is
-        always included.
+        Left out are requests for a flavor's resources (``resources:…``) whose provider is not a device of this host. A
+        request for the resource class VGPU is always included.
         """
         ours = {
             entry.device.extra_info.get('rp_uuid') for entry in self.entries.values() if entry.device.dev_type == MDEV
@@ -478,7 +486,7 @@ def _kind(kinds: Iterable[DeviceKind], device: PciDevice) -> DeviceKind:
 
 
 def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
-    """Return ``before`` with these entries, after computing their statuses and pool keys."""
+    """Return ``before`` with other entries, after computing the entries' statuses and pool properties."""
     here = [entry.device for entry in entries.values() if not entry.removed]
     statuses: dict[str, str] = {}
     for kind in before.kinds:
@@ -501,7 +509,7 @@ def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
 
 
 def _before(devices: Iterable[PciDevice]) -> int | None:
-    """Return the reserved amount that the rows of a provider's devices store, or None if no row stores it."""
+    """Return the former ``reserved`` of a provider that its devices store (RESERVED_BEFORE), or None if none does."""
     return max(
         (int(device.extra_info[RESERVED_BEFORE]) for device in devices if RESERVED_BEFORE in device.extra_info),
         default=None,
@@ -509,7 +517,7 @@ def _before(devices: Iterable[PciDevice]) -> int | None:
 
 
 def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
-    """Return the entry with changes to the device's ``extra_info``. The value None removes a key.
+    """Return the entry after changing the device's ``extra_info`` by ``given``. The value None removes a key.
 
     Return the same object if nothing changes.
     """
@@ -518,7 +526,7 @@ def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
 
 
 def _following(entries: Mapping[str, _Entry]) -> list[Change]:
-    """Return the changes that write the computed statuses of free devices to rows that have other statuses."""
+    """Return a change for each free device whose row has another status than the computed one."""
     return [
         entry.change(None)
         for _, entry in sorted(entries.items())
@@ -546,7 +554,7 @@ def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
 def _owned(device: PciDevice, status: str, instance_uuid: str | None, request_id: str | None) -> PciDevice:
     """Return the device with another status and owner.
 
-    The fields are not marked as changed: they are written when a server gets or releases the device.
+    The fields are not marked as changed, because a ``Change`` writes them, not the update of the other columns.
     """
     made = device.replaced(status=status, instance_uuid=instance_uuid, request_id=request_id)
     made.obj_reset_changes(['status', 'instance_uuid', 'request_id'])

@@ -4,8 +4,8 @@
     formed.heads                             # {'0000:81:00.1': '0000:81:00.0', '0000:81:00.0': '0000:81:00.0'}
     formed.problems                          # {'0000:82:00.0': 'group gpu: 0000:82:00.0 is 1 device, …'}
 
-A group counts as one device in pools, requests and Placement. The member with the lowest address, the head, represents
-the group. The other members have the head's status (``device.unit``).
+A group counts as one device in pools, requests and Placement. The member with the lowest address represents the group
+and is called its head (``device.unit``). The other members have the same status as the head.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ def check_same(groupings: Iterable[Grouping | None]) -> None:
 class Formed:
     """The groups of a host's devices.
 
-    ``heads`` is a dict from the address of each member to the address of the head of its group. ``problems`` is a dict
-    from the address of a device that is in no complete group to the reason. Such a device is not offered.
+    ``heads`` is a dict from the address of each member to the address of the head (the first member) of its group.
+    ``problems`` is a dict from address to reason, for devices that should be in a group but whose group is incomplete.
+    Such devices are not offered to servers.
     """
 
     heads: dict[str, str] = field(default_factory=dict)
@@ -150,7 +151,7 @@ def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Discover
     for addresses in grouping.lists:
         absent = [address for address in addresses if address not in devices]
         if len(absent) == len(addresses):
-            # The group is skipped, because none of its devices is on this host: many hosts may share one configuration.
+            # None of the group's devices is on this host. This is no problem, because hosts may share a configuration.
             continue
         if not absent:
             _add(formed, addresses)

@@ -1,4 +1,4 @@
-"""The kinds of devices that servers may hold (PCI functions, mediated devices), and the code that differs by kind.
+"""The kinds of devices that servers may hold (PCI functions, mediated devices), and the code specific to each kind.
 
 Code that all kinds share is in ``devices`` and ``pools``. A new kind needs a class with the methods of ``DeviceKind``,
 its own values of ``dev_type``, and an entry in ``from_conf``. How a guest gets the devices is up to the hypervisor's
@@ -49,24 +49,27 @@ class DeviceKind(Protocol):
         """The values of ``dev_type`` that devices of this kind have. No other kind has the same values."""
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
-        """Compare the configuration with the host's devices, at start. Raises Invalid if they don't fit together."""
+        """Check that the configuration fits the host's devices. Called when the compute service starts.
+
+        Raises Invalid if it does not, for example if a card does not support the type that is configured for it.
+        """
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return a dict from address to row columns, for the discovered devices of this kind that servers may get."""
+        """Return a dict from address to the columns of its row, for the devices of this kind that servers may get."""
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
-        """Return the addresses of devices that the driver must remove from the host.
+        """Return the addresses of devices that the hypervisor's driver must remove from the host.
 
-        These are devices that this host created, that no server holds or can get any more, and that prevent other
-        devices from being created.
+        These are devices that Kilonova created, that no server holds or can get any more, and that prevent other
+        devices from being created. ``held`` are the addresses of devices that servers hold.
         """
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """Return a dict from address to status for all devices of this kind.
 
-        Held devices (claimed, allocated) keep their status. The status of a free device depends on devices that can't
-        be given to servers at the same time. Reasons not to offer a device (``device.BARS``) are not considered here:
-        the caller makes such a device unavailable.
+        Held devices (claimed, allocated) keep their status. The status of a free device depends on the devices that
+        can't be given to another server at the same time, for example its physical function. A reason not to offer the
+        device itself (``device.BARS``) is not considered here: the caller makes such a device unavailable.
         """
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
@@ -93,7 +96,7 @@ class PciFunctions:
     def __init__(self, specs: DeviceSpecs, reported: bool = False) -> None:
         """Create the kind from the specs. ``reported`` tells whether devices are reported to Placement."""
         self._specs, self._reported = specs, reported
-        # {address: reason} of devices that match a device_spec but are not offered, as of the last log messages.
+        # {address: reason} of devices that match a device_spec but are not offered, as they were last logged.
         self._withheld: dict[str, str] = {}
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
@@ -106,11 +109,11 @@ class PciFunctions:
             raise PciConfigInvalidSpec(reason='; '.join(sorted(set(formed.problems.values()))))
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return a dict from address to row columns, for the devices that servers may get.
+        """Return a dict from address to the columns of its row, for the devices that servers may get.
 
-        Two lists are logged when they change: the devices that each spec matched, and the devices that match a spec but
-        are not offered. Not offered are virtual functions without a vGPU type or with another type than their provider
-        in Placement, and devices whose group lacks a member.
+        Two lists are logged when they change: the devices that each device_spec matches, and the devices that match a
+        spec but are not offered. A device is not offered if its group lacks a member, or if it is a virtual function
+        without a vGPU type or with another type than its provider in Placement.
         """
         named = self._named(found)
         self._specs.tell(named)

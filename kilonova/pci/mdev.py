@@ -4,10 +4,10 @@
     kind = MdevKind(types, specs, conf.host)
     kind.columns(found)                         # {uuid: columns} of devices that exist or can be created
 
-A card (a PCI function, called the parent) has mediated devices of one type. This module plans a UUID for each device
-that the card has room for, and the device is tracked under it. The hypervisor's driver creates the device with this
-UUID when a guest first needs it. A device is not removed when it is freed. In Placement a parent is a provider, and
-each of its devices is one unit of the type's resource class.
+A card (a PCI function, called the parent) has mediated devices of one type. This module chooses a UUID for each device
+that the card has room for (a planned UUID), and the device's row has this UUID before the device exists. The
+hypervisor's driver creates the device with this UUID when a guest first needs it. A device is not removed when it is
+freed. In Placement a parent is a provider, and each of its devices is one unit of the type's resource class.
 """
 
 from __future__ import annotations
@@ -251,10 +251,10 @@ class MdevKind:
         self._types.choose(address, name)
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return a dict from uuid to row columns, for devices that exist and devices that can be created.
+        """Return a dict from uuid to the columns of its row, for devices that exist and devices that can be created.
 
-        A type's ``max_instances`` limits the number of its devices on the host. Parents with lower addresses come
-        first.
+        A type's option ``max_instances`` limits the number of its devices on the host. Up to this limit, the devices of
+        parents with lower addresses are taken first.
         """
         left = {one.name: one.most for one in self._types.types}
         made: dict[str, DeviceColumns] = {}
@@ -279,9 +279,10 @@ class MdevKind:
         return made
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
-        """Return the free devices whose type is not their parent's, because most cards have one type at a time.
+        """Return the free devices whose type is not the present type of their parent.
 
-        Devices that were not created by Kilonova are left out, so they stay on the host.
+        They must be removed, because most cards can have devices of only one type at a time. Devices that were not
+        created by Kilonova are left out, so they stay on the host.
         """
         return [
             one['address']
@@ -319,9 +320,9 @@ class MdevKind:
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
         """Return a dict from name to resource provider, one for each parent.
 
-        The name of a provider is that of the parent's libvirt node device. After a change of the parent's type, held
-        devices of the former type are included if their resource class is the same. If their class differs, Placement
-        keeps the used amount of the former class.
+        The name of a provider contains libvirt's name of the parent. After a change of the parent's type, held devices
+        of the former type are included if the resource class of the two types is the same. Otherwise Placement keeps
+        the former class with the amount that servers use.
         """
         view: dict[str, DeviceProvider] = {}
         for device in sorted(devices, key=lambda one: (one.parent_addr, one.address)):
@@ -371,7 +372,7 @@ class MdevKind:
         return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
 
     def _is_ours(self, one: DiscoveredDevice) -> bool:
-        """Return True if the device's UUID is a planned one, so that Kilonova created the device."""
+        """Return True if Kilonova created the device. Its UUID is then a planned one, which ``_uuid`` computes."""
         return any(
             self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
             for number in range(MOST_DEVICES)

@@ -2,7 +2,7 @@
 
     text([(cell.name, device_counts.counts(conn), device_counts.with_words(conn, BARS))], silent=['cell2'])
 
-The API and ``kilonova-manage device metrics`` use it.
+The API and ``kilonova-manage device metrics`` use this module.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     wanted = allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {class: n}}}
     lacking(there, wanted[instance_uuid])     # devices that the allocations ``there`` in Placement lack
 
-Each device is one provider. Exception: a physical function and its virtual functions share one provider. Devices with a
-physical_network and remote_managed devices are for ports and are never reported.
+Each device is one provider, except that the virtual functions of a physical function share one provider, and so do the
+devices of a group. Devices with a physical_network and remote_managed devices are for ports and are never reported.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 
 @dataclass
 class DeviceProvider:
-    """One resource provider, as the host wants it in Placement.
+    """One resource provider, as it should be in Placement.
 
-    If ``resource_class`` is None, no configured device belongs to the provider any more, but some devices are still in
-    use: its inventory in Placement is kept. If ``reserved`` is None, the value in Placement is kept, which the operator
-    or the first use of a one_time_use device may have set. If ``more_traits`` is True, traits that an operator added in
-    Placement are kept.
+    If ``resource_class`` is None, the inventory in Placement is kept: no device of the provider is configured any more,
+    but servers still use some. If ``reserved`` is None, the value of ``reserved`` in Placement is kept, which an
+    operator or the first use of a one_time_use device may have set. If ``more_traits`` is True, traits that an operator
+    added in Placement are kept.
     """
 
     name: str
@@ -77,7 +77,7 @@ class DeviceProvider:
         return units(self.devices)
 
     def inventory(self) -> dict[str, dict[str, int]]:
-        """Return {resource class: inventory}. Placement keeps its values of the fields that are left out."""
+        """Return {resource class: inventory}. Fields that the inventory lacks keep their values in Placement."""
         if self.resource_class is None:
             return {}
         inventory = {'total': self.total, 'max_unit': self.total}
@@ -111,7 +111,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
             leftover.append(device)
         elif 'physical_network' not in spec.tags and not spec.remote_managed:
             _add(view, nodename, device, spec)
-    # Devices that are in use but no longer configured keep their provider, which counts them until they are free.
+    # A device that is in use but no longer configured stays in its provider until it is free, so that it is counted.
     for device in leftover:
         if device.status in OWNED and 'rp_uuid' in device.extra_info:
             _provider(view, nodename, device).devices.append(device)
@@ -166,11 +166,10 @@ def lacking(
 def with_devices(
     there: Mapping[str, Mapping[str, Any]], more: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, Any]]:
-    """Return a server's allocations with the amounts ``more`` that ``lacking`` found, and everything else unchanged.
+    """Return a server's allocations ``there`` after adding the amounts ``more``, which are a result of ``lacking``.
 
-    A device's provider has one resource class. If the server's allocation of this provider has another class, it is for
-    the same device, under the class that ``[pci]device_spec`` named before. That allocation is replaced, otherwise the
-    device would count twice.
+    If the server already has an allocation of a provider in ``more``, that allocation is replaced. It may have another
+    resource class, which ``[pci]device_spec`` named for the same device before, and the device must not count twice.
     """
     return {
         uuid: {'resources': dict(resources)}

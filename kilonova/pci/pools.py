@@ -1,7 +1,7 @@
 """Count free devices by pool, and find devices for requests.
 
-The scheduler knows only the number of devices in each pool, the host also knows the devices. Scheduler and host use the
-same code to decide.
+A pool has the free devices of a host that have equal properties. The scheduler knows only the number of devices in each
+pool, the host also knows the devices. Scheduler and host use this same code.
 
     pools = PciPools.from_pool_list(compute_node.pci_device_pools)        # scheduler
     if pools.support_requests(requests, provider_mapping=mapping, numa_cells=cells):
@@ -47,7 +47,7 @@ NETWORK = 'physical_network'
 # Tag of devices on a SmartNIC that connects its ports itself. Only ports that ask for this tag get such devices.
 REMOTE_MANAGED = 'remote_managed'
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
-# A NUMA policy that Nova does not have: the position of the guest's NUMA cells does not matter.
+# A NUMA policy that only this module uses: the devices may be on any NUMA node of the host.
 ANYWHERE = 'anywhere'
 
 Requests = Iterable[InstancePCIRequest] | InstancePCIRequests | None
@@ -82,7 +82,10 @@ class DevicePool:
         return DevicePool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
 
     def matches(self, wanted: Mapping[str, str | None]) -> bool:
-        """Return whether the pool has each key of a request's spec, with an equal value (ignoring case)."""
+        """Return whether the pool has each property that a request's spec ``wanted`` names, with the same value.
+
+        Upper and lower case count as equal.
+        """
         for name, value in wanted.items():
             has = self.keys.get(name)
             if name in PLACEMENT_KEYS or (has == value and name in self.keys):
@@ -123,7 +126,7 @@ class PciPools:
     ) -> PciPools:
         """Return the host's pools from devices, each with the properties of its pool (``DeviceKind.pool_keys``).
 
-        Only available devices count as free. A device that a server holds creates its pool as well, but is not counted.
+        Only available devices count as free. The pool of a device that a server holds exists even if it counts 0.
         """
         pools: dict[frozenset[tuple[str, str | int | None]], DevicePool] = {}
         for device, keys in devices:
@@ -173,13 +176,13 @@ class PciPools:
     def consume_requests(
         self, requests: Requests, provider_mapping: ProviderMapping | None = None, numa_cells: GuestCells | None = None
     ) -> list[tuple[PciDevice, str]]:
-        """Take devices for the requests. On the host, return pairs of device and request id.
+        """Take devices for the requests out of the pools, and return them as pairs (device, request id).
 
-        ``provider_mapping`` is the allocation candidate's dict from group of the Placement query to its providers.
-        Without it, the providers in the requests' ``rp_uuids`` are used. ``numa_cells`` are the host cells on which the
-        guest's NUMA cells are placed, as ids or objects with ``id``. If they are empty or None, the guest has no NUMA
-        topology and any device is accepted. Raises PciDeviceRequestFailed if there are too few devices; the pools are
-        then unchanged.
+        In the scheduler, which does not know the devices, the list is empty. ``provider_mapping`` is the allocation
+        candidate's dict from a group of the Placement query to its provider uuids. Without it, the providers in the
+        requests' ``rp_uuids`` are used. ``numa_cells`` are the host's NUMA cells on which the guest's cells are placed,
+        as ids or objects with ``id``. If they are empty or None, the guest has no NUMA topology and any device is
+        accepted. Raises PciDeviceRequestFailed if there are too few devices; the pools are then unchanged.
         """
         trial = self.copy()
         taken = trial.take(as_list(requests), provider_mapping, numa_cells)
@@ -187,7 +190,7 @@ class PciPools:
         return taken
 
     def providers(self, requests: Requests) -> dict[str, list[str]] | None:
-        """Choose providers for the flavor's requests as Placement would, from these pools.
+        """Choose providers for the flavor's requests from these pools, in place of a query to Placement.
 
         Return {group of the Placement query: [provider uuid]}, or None if the pools can't serve the requests.
         """
@@ -233,7 +236,8 @@ class PciPools:
         taken = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # The pool may be gone, because a physical function and its virtual functions can't be given away together.
+            # An earlier pool may have removed this one: taking a physical function removes the pool of its virtual
+            # functions, and vice versa.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
@@ -251,7 +255,8 @@ class PciPools:
         devices = []
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
-        # A physical function and its virtual functions can't be held at the same time. Their pools have one address.
+        # A physical function and its virtual functions can't be held at the same time, so the pool of the others is
+        # removed. It has the same address.
         kind = pool.keys.get('dev_type')
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
@@ -273,8 +278,8 @@ class PciPools:
     ) -> list[DevicePool] | None:
         """Return the pools that may serve the request, best first, or None if they have too few devices.
 
-        ``providers`` are the request's allocated providers with their amounts, ``cells`` the host's NUMA cells, and
-        ``chosen`` the providers that must guarantee the port's resources.
+        ``providers`` are the request's allocated providers with their amounts. ``cells`` are the host's NUMA cells on
+        which the guest is placed. ``chosen`` are the providers that must guarantee the port's resources.
         """
         specs, count = request.spec, request.count
         pools = [
@@ -345,7 +350,8 @@ def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]
         return True
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
-    # A function with a representor is connected by the card's switch, so only ports that use the switch can have it.
+    # A function with a representor is connected to the network by the switch on the card, so only ports that use this
+    # switch can have it.
     return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 

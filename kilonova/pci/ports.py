@@ -4,7 +4,7 @@
     …                                                             # the host claims a device for it
     profiles([request], devices)       # {port id: {'pci_slot': '0000:81:00.2', 'pci_vendor_info': '8086:1520', …}}
 
-The API, the conductor, the scheduler and the compute service use it.
+The API, the conductor, the scheduler and the compute service use this module.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def request_of(
 ) -> InstancePCIRequest:
     """Return the PCI request of a port for one function in this physical network.
 
-    ``physical_network`` is None for tunnelled networks; in the function's device_spec it must then be null. ``trusted``
-    asks for a function whose device_spec has the tag trusted. ``offloaded`` asks for a function with a representor.
-    ``groups`` are the groups of the Placement query with which the port asks for guaranteed resources, such as
-    bandwidth.
+    ``physical_network`` is None for a tunnelled network; the port then gets only a function whose device_spec has
+    physical_network null. ``trusted`` asks for a function whose device_spec has the tag trusted. ``offloaded`` asks for
+    a function with a representor. ``groups`` are the groups of the Placement query with which the port asks for
+    guaranteed resources, such as bandwidth.
     """
     of_kind = {'trusted': trusted, REMOTE_MANAGED: vnic_type == REMOTE, SWITCHDEV: offloaded}
     wanted = {
@@ -106,7 +106,7 @@ def words(request: InstancePCIRequest) -> str:
 
 
 def without(requests: InstancePCIRequests | None, port_id: str) -> InstancePCIRequests | None:
-    """Return a server's requests except the port's request, or None if the port has none."""
+    """Return a server's requests except the request of port ``port_id``. Return None if the port has no request."""
     left = [request for request in as_list(requests) if request.requester_id != port_id]
     if requests is None or len(left) == len(requests.requests):
         return None
@@ -118,7 +118,7 @@ def profiles(
 ) -> dict[str, dict[str, Any]]:
     """Return a dict from port id to the part of the port's binding profile that describes its device.
 
-    ``devices`` are those that the host claimed for the requests. Ports without such a device are left out.
+    ``devices`` are the devices that the host claimed for the requests. Ports without a claimed device are left out.
     """
     of_request = {device.request_id: device for device in devices}
     return {

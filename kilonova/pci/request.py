@@ -5,7 +5,7 @@
     request_groups(requests)                        # two groups, '<request id>-0' and '<request id>-1'
     on_host(requests, instance_uuid, operation, root, allocations, mappings)     # the requests for a claim
 
-The API, the conductor, the scheduler and the compute service use it.
+The API, the conductor, the scheduler and the compute service use this module.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ DEFAULT_NUMA_POLICY = 'legacy'
 ACCELERATORS = 'device_profile_'
 # Maximum number of devices of one flavor. Each device is a group in the query to Placement, which must fit into a URL.
 MOST_DEVICES = 256
-# Key in a request's spec: names of the groups in the Placement query for the resources that a port needs guaranteed.
-# The port's device must belong to the providers that Placement chose for these groups (PORT_PROVIDERS).
+# Key in a request's spec: names of the groups of the Placement query with which a port asks for guaranteed resources,
+# such as bandwidth. The port's device must belong to a provider that Placement chose for them (PORT_PROVIDERS).
 PORT_GROUPS = 'port_groups'
 # Keys of a request's specs that only concern Placement. They are not compared with pools.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
@@ -330,13 +330,14 @@ def on_host(
     """Return the requests for a claim on the host that Placement allocated, or None if the server needs no devices.
 
     The result has the given requests with their allocated providers. It also has one new request for each resource
-    class of the flavor that a provider below the host's root provider ``root`` provides (a vGPU). ``allocations`` is
-    {provider uuid: {'resources': {class: amount}}}, ``mappings`` is {group: [provider uuid]}. The ids of new requests
-    are computed from ``operation`` (the operation's uuid), so that a repeated claim has the same ids.
+    class, such as VGPU, that the flavor requests and that a provider below the host's root provider ``root`` provides.
+    ``allocations`` is {provider uuid: {'resources': {class: amount}}}, and ``mappings`` is {group: [provider uuid]}.
+    The ids of new requests are computed from ``operation`` (the operation's uuid), so that a repeated claim has the
+    same ids.
     """
     kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
     made = with_allocation(kept, mappings, instance_uuid)
-    # The host does not assign devices of device profiles, because Cyborg assigns them.
+    # Leave out the groups of device profiles, because Cyborg assigns their devices, not the host.
     others = {
         provider for group, providers in mappings.items() if group.startswith(ACCELERATORS) for provider in providers
     }

@@ -299,7 +299,7 @@ def _address(value: object, devname: object, sysfs_root: str) -> AddressMatch | 
 
 @dataclass(frozen=True)
 class _Nothing:
-    """An address pattern that matches no device, for a ``devname`` whose network interface is not on this host."""
+    """An address pattern that matches no device. It is used for a ``devname`` that is no interface of this host."""
 
     devname: str
 
@@ -310,8 +310,8 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # An ``address`` of a physical function may stand for its virtual functions. A ``devname``
-    # stands only for the function that has this network interface.
+    # Check only a ``devname``, which names just the function with this network interface. An ``address`` that is a
+    # physical function also matches its virtual functions, and may be meant for these.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)
@@ -337,7 +337,7 @@ def _text(name: str, value: object) -> str:
 
 
 def resource_class(name: str) -> str:
-    """Return the resource class that is meant by a name in the configuration.
+    """Return the resource class that a name in the configuration stands for.
 
     The name is changed to upper case and gets the prefix CUSTOM_, unless it is a standard class.
     """

@@ -1,7 +1,7 @@
 """Read properties of PCI devices that only the kernel's sysfs has.
 
     address_of_netdev('ens1f0')      # '0000:81:00.0', or None
-    vgpu_type('0000:3b:00.4')        # 1519; 0 if it has no vGPU type yet; None if it can have none
+    vgpu_type('0000:3b:00.4')        # 1519; 0 if it has no vGPU type yet; None if it never has one
 
 ``root`` is the directory of sysfs; tests use another one.
 """
@@ -26,8 +26,8 @@ _ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNO
 def address_of_netdev(name: str, root: str = ROOT) -> str | None:
     """Return the PCI address of a network interface, or None if there is no such interface or it is not a PCI device.
 
-    The ``device`` link of a representor may lead to a bus below the PCI function (virtio), so the function is searched
-    upwards in the link's path.
+    The interface's link ``device`` in sysfs may lead to a device below the PCI function (virtio, for example), so the
+    PCI function is searched upwards in the link's path.
     """
     if '/' in name:
         return None
@@ -59,9 +59,9 @@ def is_representor(name: str, root: str = ROOT) -> bool:
 def vgpu_type(address: str, root: str | None = None) -> int | None:
     """Return the vGPU type of a virtual function of an NVIDIA card, or 0 if the function has no type yet.
 
-    An operator gives a function a type: one of ``creatable_vgpu_types`` is written to its ``current_vgpu_type``. A
-    reboot of the host removes the type. Return None if the function does not have this file, if the file can't be read,
-    or if it contains no number.
+    The type is read from the function's file ``current_vgpu_type``. An operator sets it by writing one of the types in
+    the file ``creatable_vgpu_types`` to this file, and a reboot of the host removes it. Return None if the function
+    does not have this file, if the file can't be read, or if it contains no number.
     """
     path = Path(root or ROOT, 'bus', 'pci', 'devices', address, 'nvidia', 'current_vgpu_type')
     try:
