@@ -42,4 +42,4 @@ class FakeDriver(FakeState):
         self.volume_snapshots = FakeVolumeSnapshots(self)
 
 
-_: type[driver.ComputeDriver] = FakeDriver  # mypy compares it with the protocol
+_: type[driver.ComputeDriver] = FakeDriver  # mypy checks that FakeDriver implements the protocol

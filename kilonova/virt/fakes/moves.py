@@ -19,7 +19,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def prepare_move(self) -> MoveOffer:
-        """Return this host's address for disks, with a new id for the move."""
+        """Return the data with which a source can copy disks to this host, with a new id for the move."""
         path = f'fake:/{self.fake.name}'
         return {
             'host': self.fake.name,
@@ -33,7 +33,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
-        """Raise errors.ResizeError if a disk would shrink, or DisksUnmovable if the host is on another machine."""
+        """Raise errors.ResizeError if a disk would shrink, or DisksUnmovable if ``dest`` is on another machine."""
         self._check_move(instance, dest, flavor)
 
     @scripted
@@ -63,7 +63,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def discard_copy(self, instance: objects.Instance, dest: MoveOffer) -> None:
-        """Delete the copy of the disk on another host, if this move has written it."""
+        """Delete the copy of the disk that this move has written to the host of ``dest``."""
         arrived = self.fake.machine.disks[dest['host']]
         if dest['host'] != self.fake.name and instance.uuid in arrived and arrived[instance.uuid].move == dest['move']:
             del arrived[instance.uuid]
@@ -100,7 +100,7 @@ class FakeMoves(FakePart):
 
     @scripted
     def confirm_migration(self, instance: objects.Instance, same_host: bool) -> None:
-        """Delete the kept disk. Also delete the domain, unless source and destination are the same host."""
+        """Delete the original disk, <uuid>_resize. Delete the domain, too, if source and destination are two hosts."""
         self.fake.directories.pop(instance.uuid + '_resize', None)
         if same_host:
             if instance.uuid in self.fake.directories:
@@ -132,7 +132,7 @@ class FakeMoves(FakePart):
         power_on: bool,
         plugged: Plugged | None = None,
     ) -> None:
-        """Restore the kept disk and create the domain.
+        """Restore the original disk, which was kept as <uuid>_resize, and create the domain.
 
         Nothing is changed if there is no kept disk and the guest already is on or off as ``power_on`` requests.
         """

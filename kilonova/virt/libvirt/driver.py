@@ -105,4 +105,4 @@ class LibvirtDriver:
         self.volume_snapshots = LibvirtVolumeSnapshots(connection, domains, volumes)
 
 
-_: type[driver.ComputeDriver] = LibvirtDriver  # mypy compares it with the protocol
+_: type[driver.ComputeDriver] = LibvirtDriver  # mypy checks that LibvirtDriver implements the protocol

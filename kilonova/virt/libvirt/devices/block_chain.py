@@ -189,7 +189,8 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
     """Start a block job of the disk, unless one is running, and wait until it is done."""
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
-        # Check the job first: only after it has ended, ``is_done`` is certain to see the result.
+        # Check the job before ``is_done``. In the other order, a job that ends between the two checks would be neither
+        # running nor done, and would count as failed.
         is_working = works(guest, target)
         if is_done():
             return

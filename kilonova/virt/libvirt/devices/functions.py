@@ -20,7 +20,7 @@ from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 
 Devices = list[objects.PciDevice]
-# Where the XML of a node device has the name of the interface (macvtap) or of the device file (vDPA).
+# {vnic_type: XPath of the element with the name of the interface or of the device file, in a node device's XML}
 _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='vdpa']/chardev"}
 
 

@@ -16,7 +16,7 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
-# The parts of a disk's address on each bus that has no PCI address, as libvirt names them.
+# {bus on which a disk has no PCI address: the attributes of libvirt's <address> element that identify the disk}
 _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit')}
 
 

@@ -45,8 +45,8 @@ _NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total'
 class MigrationTarget:
     """The destination of a guest: the URI of its libvirt, and parameters and flags for libvirt's migration call.
 
-    More parameters and flags follow from the options of the source host. ``post_copy`` is True if the guest may run at
-    the destination before all its memory has arrived.
+    ``Transfers`` adds parameters and flags for the options of the source host. ``post_copy`` is True if the guest may
+    run at the destination before all its memory has arrived.
     """
 
     host: str

@@ -185,7 +185,7 @@ class DiskMover:
         return {'move': dest['move'], 'disks': list(kept.formats())}
 
     def discard_copy(self, uuid: str, dest: MoveOffer) -> None:
-        """Delete the copy that ``carry`` put at another host, if it belongs to this move."""
+        """Delete the copy of the disks that ``carry`` put at the host of ``dest``, unless another move has made it."""
         receiver = self.destination(dest, uuid)
         if dest['host'] == self.host:
             return

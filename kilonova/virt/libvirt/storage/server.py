@@ -57,7 +57,7 @@ class ServerDisks(DiskPlaces):
         self.drive = configdrive.Format(conf.config_drive_format, conf.mkisofs_cmd)
 
     def check_storage(self) -> None:
-        """Check that the file system or the pool supports the configuration.
+        """Check that the storage of servers' disks, a file system or a Ceph pool, supports the configured options.
 
         Raises DriverMisconfigured if it does not.
         """
@@ -283,9 +283,10 @@ class ServerDisks(DiskPlaces):
     def _blanks(
         self, instance: objects.Instance, image_meta: ImageMeta, asked: Mapping[str, RequestedDisk]
     ) -> dict[str, tuple[str, int]]:
-        """Return a dict from disk name to (name of its formatted base, size in bytes) for ephemeral disks and swap.
+        """Return the ephemeral disks and swap that the server must have.
 
-        Requested disks have precedence over those of the flavor.
+        The result is a dict from disk name to (name of the formatted base file, size in bytes). Disks that the user
+        requested replace the disks of the flavor.
         """
         flavor = instance.flavor
         file_system = self._conf.default_ephemeral_format or (
@@ -344,7 +345,10 @@ class ServerDisks(DiskPlaces):
                 self.drop(uuid, name)
 
     def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.BaseFile | Parent:
-        """Return the base that a root disk is made from. Raises the errors of ``ImageCache.image``."""
+        """Return what a root disk is made from: a file of the image cache, or a snapshot in Ceph that is cloned.
+
+        Raises the errors of ``ImageCache.image``.
+        """
         if self.format == RBD and image_meta.get('disk_format') == 'raw' and self._images is not None:
             image_id = image_meta.get('id') or instance.image_ref
             for url in _locations(self._images.get(image_id)):
