@@ -1,14 +1,15 @@
 """The client of Cyborg. It reads device profiles, and creates, binds, reads and deletes accelerator requests.
 
     client = AcceleratorClient(adapter)                       # adapter: session.adapter(conf, 'cyborg', …)
-    profile = client.profile('fpga', ctxt)                    # as the user
-    made = client.create('fpga')                              # as the service, as are all calls below
+    profile = client.profile('fpga', ctxt)                    # with the user's token
+    made = client.create('fpga')                              # with Kilonova's own token, like all following calls
     client.bind({made[0].uuid: provider}, instance_uuid=uuid, hostname='gpu1', project_id=project)
     client.resolved(uuid)                                     # None while a device is being programmed
     client.delete_of_instance(uuid)                           # may be repeated
 
-Most requests are made as the service, because operations take longer than users' tokens are valid. A service token of
-the same account shows that the caller is a service. Routes: https://docs.openstack.org/api-ref/accelerator/.
+Most calls to Cyborg use the token of Kilonova's own account, because a user's token may expire before an operation
+ends. The client also sends a service token of this account, which shows Cyborg that the caller is a service. Routes:
+https://docs.openstack.org/api-ref/accelerator/.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class AcceleratorClient(RestClient):
     def profile(self, name: str, ctxt: RequestContext | None = None) -> device_profile.Profile:
         """Return the device profile with this name.
 
+        If ``ctxt`` is given, the request has the token of its user, otherwise the token of Kilonova's own account.
         Raises DeviceProfileError if the profile does not exist or can't be used, and NoAccelerators if the cloud has no
         accelerator service.
         """

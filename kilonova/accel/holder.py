@@ -1,10 +1,10 @@
 """The uuid to which Cyborg has bound a server's accelerator requests, stored in the server's system metadata.
 
-    holder.of(instance.uuid, instance.system_metadata)           # uuid of the requests that the guest has now
-    holder.before(instance.uuid, instance.system_metadata)       # uuid of the requests at an unconfirmed move's source
+    holder.of(instance.uuid, instance.system_metadata)           # for the requests that the guest uses now
+    holder.before(instance.uuid, instance.system_metadata)       # for the requests at the source of an unconfirmed move
 
-Cyborg binds a request to a uuid only once. A server that moves has two sets of requests until the move is confirmed.
-The set at the source keeps its uuid, and the set at the destination is bound to the uuid of the migration permanently.
+Cyborg can bind a request only once. A server that moves has two sets of requests until the move is confirmed. The set
+at the source stays bound to its uuid, and the set at the destination is bound to the uuid of the migration for ever.
 If the metadata has no entry, the requests are bound to the server's own uuid.
 """
 
@@ -29,12 +29,12 @@ def has_ports(uuid: str, metadata: Mapping[str, str]) -> bool:
 
 
 def of(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid to which the accelerator requests that the server's guest uses now are bound."""
+    """Return the uuid to which Cyborg has bound the accelerator requests that the server's guest uses now."""
     return metadata.get(BOUND_TO) or uuid
 
 
 def before(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid of the server's accelerator requests on the source host of an unconfirmed move."""
+    """Return the uuid to which Cyborg has bound a server's requests at the source of its unconfirmed move."""
     return metadata.get(BEFORE) or uuid
 
 

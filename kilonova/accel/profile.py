@@ -3,8 +3,8 @@
     profile = client.profile('fpga')
     spec.requested_resources = profile.request_groups()      # groups of the scheduler's query to Placement
 
-A group of a profile describes one requested device (``resources:FPGA`` = '1', ``trait:CUSTOM_X`` = 'required'). Its
-other keys (``accel:…``) concern only Cyborg and the device.
+A group of a profile is a dict that describes requested devices: ``resources:FPGA`` = '1', ``trait:CUSTOM_X`` =
+'required'. Its other keys (``accel:…``) are only for Cyborg and the device.
 """
 
 from __future__ import annotations

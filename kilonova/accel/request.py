@@ -87,7 +87,7 @@ class AcceleratorRequest:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Self:
-        """Return the accelerator request of an ``arq`` in Cyborg's response."""
+        """Return the accelerator request that an object ``arq`` of Cyborg's response describes."""
         return cls(
             uuid=str(body['uuid']),
             state=str(body['state']),
@@ -161,7 +161,7 @@ def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -
 
 
 def _moment(text: str | None) -> datetime.datetime | None:
-    """Return the time that an ISO 8601 text means, or None if there is no text. Without a time zone, UTC is assumed."""
+    """Return the time that an ISO 8601 text names, or None if there is no text. Without a time zone, UTC is assumed."""
     if not text:
         return None
     found = datetime.datetime.fromisoformat(text)
@@ -169,7 +169,7 @@ def _moment(text: str | None) -> datetime.datetime | None:
 
 
 def handles(requests: Iterable[AcceleratorRequest]) -> list[Handle]:
-    """Return the attach handles of the devices that the host attaches, always in the same order.
+    """Return the attach handles of the devices that the host attaches to the guest, always in the same order.
 
     Raises AttachHandleInvalid if a handle can't be attached.
     """
