@@ -1,4 +1,4 @@
-"""Types and statuses of PCI devices, the form of discovered devices, and functions for one stored device."""
+"""Types and statuses of PCI devices, the form of discovered devices, and functions for one device's row."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ GROUP, GROUP_HEAD = 'group', 'group_head'
 DISABLED = 'disabled'
 # Reason: the host or its configuration no longer has the device, but a server still holds it.
 MISSING = 'missing'
-# Reason: [devices]health_check failed for the device. It stays until an operator enables the device.
+# Reason: [devices]health_check failed for the device. The reason is kept until an operator enables the device.
 UNHEALTHY = 'unhealthy'
 # Reason: a server held the device, and [devices]clean_command has not succeeded since then.
 DIRTY = 'dirty'
-# Reason: a guest could not be started with the device. It stays until a check of the device succeeds.
+# Reason: a guest could not be started with the device. The reason is kept until a check of the device succeeds.
 FAILED = 'failed'
 BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
 # Keys in ``extra_info`` of a failed device: number of failures, and time of the next check in seconds since 1970.

@@ -504,7 +504,7 @@ def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
 
 
 def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
-    """Return whether the device must be reserved in Placement: it is unavailable and free, or about to be freed."""
+    """Return whether the device must be reserved in Placement: it is unavailable, and is free or about to be freed."""
     return is_unavailable(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
 
 

@@ -181,7 +181,7 @@ class PciFunctions:
     def pool_address(self, device: PciDevice) -> str:
         """Return the address that identifies the device's pool.
 
-        For a function of a physical function, it is the address of the physical function.
+        For a virtual function it is the address of its physical function, for a device in a group that of the head.
         """
         return pci_device.pool_address(device)
 

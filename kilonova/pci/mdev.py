@@ -347,7 +347,7 @@ class MdevKind:
         return False
 
     def _parents(self, functions: Mapping[str, DiscoveredDevice]) -> Iterator[tuple[DiscoveredDevice, EnabledMdevType]]:
-        """Yield each function that is to provide mediated devices, with its type, sorted by address."""
+        """Yield each PCI function that must provide mediated devices, with the devices' type, sorted by address."""
         for address, one in sorted(functions.items()):
             mdev_type = self._types.of(address)
             if mdev_type is not None and (one.get('mdev_types') or address in self._types.named):

@@ -149,7 +149,7 @@ class PciPools:
         return sum(pool.count for pool in self.pools)
 
     def to_pool_list(self) -> PciDevicePoolList:
-        """Return the object that ``compute_nodes.pci_stats`` stores."""
+        """Return the pools as the object that the column ``pci_stats`` of a row in compute_nodes stores."""
         pools = []
         for pool in self.pools:
             tags = {name: value for name, value in pool.keys.items() if name not in _FIELDS}
