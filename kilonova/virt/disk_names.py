@@ -73,7 +73,7 @@ def _free(bus: str, taken: Collection[str]) -> str:
 
 
 def _suits(name: str, bus: str) -> bool:
-    """Return whether a volume on ``bus`` may have the name: its prefix must be that of the bus."""
+    """Return whether a volume on ``bus`` may have the name: the name must begin with the prefix of the bus."""
     return name in {PREFIX[bus] + letter for letter in string.ascii_lowercase[: _MOST[PREFIX[bus]]]}
 
 

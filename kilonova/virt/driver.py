@@ -13,8 +13,8 @@ features that it supports: operations read its ``capabilities``, and the schedul
 
 Rules for every driver:
 
-- A call may be repeated, even after a crash in the middle of the first call. A domain with the same uuid is replaced,
-  files are written under another name and then renamed, and it is no error if an object is deleted already.
+- A call may be repeated, even after a crash in the middle of the first call. A domain with the same uuid is replaced.
+  Files are written under another name and then renamed. It is no error if an object is deleted already.
 - A guest without a domain counts as powered off.
 - The caller serialises the calls for one instance. Calls for different instances run in parallel.
 - ``instance`` needs the attributes uuid, id, flavor, image_ref, project_id, user_id. Attributes display_name, os_type
@@ -35,8 +35,8 @@ Rules for every driver:
   the volume with ``is_root``, which is its first disk.
 - ``instance.numa_topology`` has the host CPUs, memory and pages of the host's NUMA cells that the domain must use. It
   is None if the guest may use any.
-- ``pci_devices`` are exactly the devices that become host devices of the domain, whatever ``instance.pci_devices``
-  contains. The driver reads their attributes address, dev_type, parent_addr and extra_info. A device of dev_type MDEV
+- ``pci_devices`` are exactly the devices that become host devices of the domain. ``instance.pci_devices`` is not used
+  for this. The driver reads their attributes address, dev_type, parent_addr and extra_info. A device of dev_type MDEV
   is a mediated device: its address is its uuid, parent_addr is the address of its PCI function, and
   extra_info['mdev_type'] is its type. The driver creates it before its guest is defined or started, or raises
   MdevUnavailable. It keeps the device when the guest is deleted.

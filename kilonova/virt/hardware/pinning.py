@@ -90,9 +90,9 @@ def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int]
 
 
 def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
-    """Return ``count`` CPUs, of which each group of ``threads`` is on one core, or None if there are too few.
+    """Return ``count`` CPUs, or None if there are too few.
 
-    Cores with few free threads are used first.
+    Each group of ``threads`` consecutive CPUs of the result is on one core. Cores with few free threads are used first.
     """
     chosen: list[int] = []
     for core in sorted(cores, key=len):

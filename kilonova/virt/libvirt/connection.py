@@ -5,9 +5,9 @@
     guest = connection.find(uuid)          # None if there is no such domain
 
 Each call uses one connection exclusively, from a small pool of open connections. Several calls must not share a
-connection: when keepalive closes a connection, libvirt wakes only one of the calls that wait on it (observed with 9.0),
-and libvirtd reads no keepalive messages from a client that has five calls in progress. One additional connection
-receives events, and only the watchdog makes calls on it.
+connection, for two reasons. When keepalive closes a connection, libvirt wakes only one of the calls that wait on it
+(observed with 9.0). And libvirtd reads no keepalive messages from a client that has five calls in progress. One
+additional connection receives events, and only the watchdog makes calls on it.
 
 The daemon may be restarted at any time: a call that loses its connection is repeated on a new one, so all calls must be
 safe to repeat. Keepalive detects a daemon that hangs completely: the calls in progress fail, and later calls fail at

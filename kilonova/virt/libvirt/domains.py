@@ -349,7 +349,7 @@ class Domains:
 
 
 def _targets(xml: str, but: str) -> set[str]:
-    """Return the device names of a domain's disks, except that of the volume ``but``."""
+    """Return the device names of a domain's disks, without the name of the volume whose id is ``but``."""
     return {
         target.get('dev', '')
         for disk in ElementTree.fromstring(xml).iterfind('devices/disk')

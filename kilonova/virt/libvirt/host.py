@@ -126,10 +126,11 @@ class LibvirtHost:
                 )
 
     def _clear_leftovers(self) -> None:
-        """Delete what earlier runs of the compute left.
+        """Delete what earlier runs of the compute service left.
 
-        The leftovers are directories whose deletion was interrupted, libvirt.xml of domains that no longer exist,
-        secrets of volumes that no domain has, and ports of servers that have neither a domain nor disks here.
+        The leftovers are directories whose deletion was interrupted, files libvirt.xml of domains that no longer exist,
+        and secrets of volumes that no domain has. Ports of servers that have neither a domain nor disks on this host
+        are unplugged.
         """
         known, path = {guest.uuid for guest in self._libvirt.guests()}, self._conf.instances_path
         self._secrets.clear()

@@ -124,8 +124,8 @@ class Devices(Protocol):
     def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
         """Return {address: reason} for devices that the host has, but that cannot be given to a guest now.
 
-        These are virtual functions of NVIDIA cards without a vGPU type or with another type than ``extra_info`` says,
-        and functions that no longer respond on the PCI bus. Called before a guest is built, and to find out whether a
+        These are functions that no longer respond on the PCI bus, and virtual functions of NVIDIA cards that have no
+        vGPU type or another type than ``extra_info`` says. Called before a guest is built, and to find out whether a
         device that failed works again.
         """
 

@@ -28,7 +28,7 @@ class LiveDisk(TypedDict):
 class LiveDevice(TypedDict):
     """A mediated device of a running guest, with the properties that the guest sees.
 
-    ``address`` is its uuid. ``vendor_id`` and ``product_id`` are those of its PCI function.
+    ``address`` is its uuid. ``vendor_id`` and ``product_id`` are the ids of its PCI function.
     """
 
     address: str

@@ -71,7 +71,7 @@ class VolumeSnapshots(Protocol):
     def withdraw(
         self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume, check: Check
     ) -> None:
-        """Undo ``take``: merge the file of ``new`` into that of ``old``, and make the guest write to ``old`` again.
+        """Undo ``take``: merge the file of ``new`` into the file of ``old``, to which the guest then writes again.
 
         No data of the guest are lost. Raises GuestFailed if this fails, and whatever ``check()`` raises. After an error
         the guest still writes to the file of ``new``, and the call may be repeated.

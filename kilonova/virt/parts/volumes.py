@@ -73,8 +73,9 @@ class Volumes(Protocol):
         """Return device names such as '/dev/vdb' for the ``instance.volumes`` without a ``device``, in their order.
 
         Each name is the next free name on the volume's bus, after the guest's own disks and its other volumes. If the
-        guest is not on this host yet, its own disks are assumed to be those of its flavor. Nothing is changed. Raises
-        ``disk_names.TooManyDiskDevices`` if there is no free name, and UnsupportedHardware if the bus does not exist.
+        guest is not on this host yet, it is assumed to have the disks that its flavor defines. Nothing is changed.
+        Raises ``disk_names.TooManyDiskDevices`` if there is no free name, and UnsupportedHardware if the bus does not
+        exist.
         """
 
     def attach(self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume) -> None:
@@ -112,8 +113,8 @@ class Volumes(Protocol):
 
         After this method has returned, the hypervisor writes the guest's data to both volumes, until ``swap`` or
         ``end_copy`` is called. A copy that already runs is continued. ``end_copy`` undoes this call. Raises
-        VolumeUnsupported, GuestFailed if the guest does not run or QEMU ended the copy, and whatever ``check()``
-        raises. After an error the copy may still run.
+        VolumeUnsupported if this host cannot connect ``new``, GuestFailed if the guest does not run or QEMU ended the
+        copy, and any exception of ``check``. After an error the copy may still run.
         """
 
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:

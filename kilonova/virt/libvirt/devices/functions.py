@@ -51,7 +51,8 @@ def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, Pc
 
     ``held`` is a dict from address to the functions allocated to the server for its ports. A function is set to
     untrusted if its port does not request trust, because it may be trusted from earlier use. Functions that cannot be
-    trusted are not changed: those without trusted=true in device_spec, and those of InfiniBand and VM-FEX cards.
+    trusted are not changed. These are functions without trusted=true in device_spec, and functions of InfiniBand and
+    VM-FEX cards.
 
     Raises:
         InterfaceUnsupported: if trust is requested for a function that this host cannot trust.

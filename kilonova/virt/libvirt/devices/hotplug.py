@@ -59,8 +59,8 @@ class Hotplug:
         """Unplug all devices of the host from the guest and wait until it has released them.
 
         If the hypervisor does not support hot unplug, the guest keeps the devices. ``check`` is called again and again
-        during the wait, and whatever it raises ends the wait. Raises GuestFailed if the guest does not release a
-        device.
+        during the wait, and an exception that it raises ends the wait. Raises GuestFailed if the guest does not release
+        a device.
         """
         self._take(guest, check, _texts)
 

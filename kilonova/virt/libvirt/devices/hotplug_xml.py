@@ -120,7 +120,7 @@ def relocated(definition: str, name: str, disk: str) -> str:
     for known in domain.iterfind('devices/disk'):
         if _serial(known) == name:
             known.set('type', new.get('type', ''))
-            # These elements describe the old storage, so they are replaced by those of the new storage.
+            # These elements describe the storage of the disk, so they are replaced by the elements for the new storage.
             for tag in ('driver', 'auth', 'source', 'iotune', 'backingStore'):
                 for old in known.findall(tag):
                     known.remove(old)

@@ -99,7 +99,7 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
         if network and device_dict['dev_type'] == 'type-PF':
             _add_own(device_dict, network)
         parent_address = device_dict.get('parent_addr')
-        # If the virtual function has no serial number, that of its physical function is used.
+        # If the virtual function has no serial number, use the serial number of its physical function.
         _add_serial(device_dict, serials[device_dict['address']] or serials.get(parent_address))
         if parent_address:
             _add_parent(device_dict, networks.get(by_address.get(parent_address, '')), virtual.get(parent_address, []))

@@ -92,8 +92,8 @@ def _interface(vif: Vif, address: ElementTree.Element | None) -> objects.Network
 def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:
     """Return the bus of a device in the guest, and its address on this bus.
 
-    The result is a DeviceBus without a type and address if libvirt reports no address (its test driver reports none for
-    PCI), or if the metadata format does not know the bus (SATA).
+    The result is a DeviceBus without a type and address if libvirt reports no address, as its test driver does for PCI.
+    It is the same if the metadata format does not know the bus (SATA).
     """
     if address is None:
         return objects.DeviceBus()

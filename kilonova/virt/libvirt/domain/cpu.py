@@ -113,8 +113,8 @@ class PlaceConfigurator:
     and <cputune> and <numatune> bind each of them to a cell of the host. Each dedicated vCPU runs on its own host CPU,
     the other vCPUs on the shared CPUs of their host cell.
 
-    The emulator threads run on the guest's host CPUs, except those of realtime vCPUs, where they would get no CPU time.
-    With the policy isolate they run on CPUs of their own, and with share on the host's shared CPUs.
+    The emulator threads run on the guest's host CPUs, but not on the CPUs of realtime vCPUs, where they would get no
+    CPU time. With the policy isolate they run on CPUs of their own, and with share on the host's shared CPUs.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:

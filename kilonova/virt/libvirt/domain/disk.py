@@ -55,9 +55,12 @@ def places(guest: GuestSpec) -> list[Place]:
 def layout(guest: GuestSpec, others: Iterable[str] = ()) -> Layout:
     """Return the bus and the device name of all disks and volumes of a guest.
 
-    ``others`` are device names that are in use already. Raises ``disk_names.TooManyDiskDevices`` if there are too many
-    disks, UnsupportedHardware for a bus that no host supports, and NotOnThisHost for a bus that this host does not
-    support.
+    ``others`` are device names that are in use already.
+
+    Raises:
+        disk_names.TooManyDiskDevices: if there are too many disks.
+        UnsupportedHardware: if no host supports a requested bus.
+        NotOnThisHost: if this host does not support a requested bus, but another host may.
     """
     own = [bus_of(guest, disk.device, disk.bus) for disk in guest.disks]
     roots = [given for given in guest.volumes if given.volume.is_root]
@@ -139,7 +142,7 @@ def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
     """Return the bus of a device that is a 'disk', 'cdrom', 'floppy' or 'lun'.
 
     ``asked`` is the bus that the user requested, or None. Raises UnsupportedHardware if no host supports the device on
-    the bus, and NotOnThisHost if only this host does not support it because of its default machine type.
+    the bus. Raises NotOnThisHost if the default machine type of this host does not support it, but another host may.
     """
     if device == 'cdrom':
         default = (

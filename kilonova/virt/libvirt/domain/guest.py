@@ -202,7 +202,7 @@ class GuestSpec:
     # Paths of the kernel and the ramdisk on the host. A ramdisk without a kernel is ignored.
     kernel: str | None = None
     ramdisk: str | None = None
-    # The kernel command line while the guest is rescued: that of the rescue image, or '' for the default.
+    # The rescue image's kernel command line, or '' for the default. If it is None, that of the server's image is used.
     command_line: str | None = None
 
     @property

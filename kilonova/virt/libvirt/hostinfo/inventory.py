@@ -83,7 +83,7 @@ def traits(
     guests: GuestCapabilities,
     address_spaces: Iterable[str] = (),
 ) -> set[str]:
-    """Return the traits of the host, except those of devices.
+    """Return the traits of the host, without the traits of its devices.
 
     ``address_spaces`` are the values of hw:maxphysaddr_mode that the host supports: 'passthrough', 'emulate'.
     """

@@ -42,9 +42,9 @@ def read(
 ) -> GuestSettings:
     """Return the settings of this host's guests, made from the [libvirt] options and the host's capabilities.
 
-    ``cells`` are the host's NUMA cells, ``offer`` the CPUs that servers may use, ``guests`` the capabilities of guests,
-    and ``features_of`` returns the features of a CPU model. Raises DriverMisconfigured if an option is invalid or the
-    host does not support it.
+    ``offer`` has the CPUs that servers may use, ``cells`` are the host's NUMA cells, and ``guests`` has the
+    capabilities of guests. ``features_of`` must return the features of a CPU model. Raises DriverMisconfigured if an
+    option is invalid or the host does not support it.
     """
     options, guests = conf.libvirt, guests or usual(capabilities.arch)
     if options.virt_type not in ('kvm', 'qemu'):
@@ -153,7 +153,7 @@ def _spice_options(spice: cfg.ConfigOpts.GroupAttr) -> dict[str, str]:
 
 
 def machine_types(conf: cfg.ConfigOpts, arch: str) -> set[str]:
-    """Return the usual machine types of guests of an architecture, and those that [libvirt]hw_machine_type names."""
+    """Return the usual machine types of guests of an architecture, and the types in [libvirt]hw_machine_type."""
     known = {'x86_64': {'pc', 'q35'}, 'i686': {'pc', 'q35'}}.get(arch, {MACHINES.get(arch, 'virt')})
     return known | {machine for name, machine in _machines(conf.libvirt.hw_machine_type or []).items() if name == arch}
 

@@ -75,8 +75,10 @@ class LibvirtLiveMigrations:
     def describe(self, instance: objects.Instance) -> LiveGuest:
         """Return a description of the running guest for the destination. Called on the source.
 
-        Raises GuestFailed if the guest is off, errors.MigrationError if it has serial consoles on TCP ports of its
-        host, and errors.MigrationPreCheckError if this host is too old to migrate the guest's mediated devices.
+        Raises:
+            GuestFailed: if the guest is off.
+            errors.MigrationError: if the guest has serial consoles on TCP ports of its host.
+            errors.MigrationPreCheckError: if this host is too old to migrate the guest's mediated devices.
         """
         guest = self._active(instance)
         directory, offer = self._disks.directory(instance.uuid), self._mover.offer()

@@ -298,8 +298,8 @@ def _put(domain: ElementTree.Element, placement: LivePlace) -> None:
 def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
     """Replace the source host's devices in a domain's XML by devices of the destination.
 
-    ``hostdevs`` is a dict from the address or uuid of a device to that of its replacement. The addresses at which the
-    guest sees the devices are not changed. Raises MigrationError if a device has no replacement.
+    ``hostdevs`` is a dict from the address or uuid of a device to the address or uuid of its replacement. The addresses
+    at which the guest sees the devices are not changed. Raises MigrationError if a device has no replacement.
     """
     for old, element in of_host(domain).items():
         if old not in hostdevs:

@@ -275,8 +275,8 @@ class _Watch:
 class Downtimes:
     """The time in milliseconds that a guest may be stopped at the end of a migration.
 
-    The time grows during the migration. ``most`` is the largest value, ``steps`` the number of steps up to this value,
-    and ``delay`` the number of seconds for each GiB of the guest between two steps.
+    The time grows during the migration, in ``steps`` steps up to the value ``most``. ``delay`` is the number of seconds
+    between two steps for each GiB of the guest.
     """
 
     most: int

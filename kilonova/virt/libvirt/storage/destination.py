@@ -40,7 +40,7 @@ class MoveDestination(Protocol):
     def check(self) -> int:
         """Return the number of free bytes at the destination.
 
-        Raises DisksUnmovable if the destination cannot be reached or is not the one that was offered.
+        Raises DisksUnmovable if the destination cannot be reached, or if it has another storage than its offer says.
         """
 
     def has_arrived(self, move: str) -> bool:
@@ -71,8 +71,9 @@ class MoveDestination(Protocol):
 def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: ssh.FileTransport) -> MoveDestination:
     """Return the destination of a server's disks that ``offer`` describes (see ``DiskMover.offer``).
 
-    ``here`` is this host, and ``instances_path`` is the directory of its disks. Returns a Shared destination if another
-    host uses the same storage, a Local one if the directory is on this machine, and otherwise an ``ssh.Remote``.
+    ``here`` is this host, the source, and ``instances_path`` is the directory of its disks. Returns a Shared
+    destination if the destination host uses the same storage, a Local one if its directory is on this machine, and
+    otherwise an ``ssh.Remote``.
     """
     if offer['host'] != here and offer['storage_id'] == identity.storage_id(instances_path):
         return Shared(offer, uuid, here, instances_path)

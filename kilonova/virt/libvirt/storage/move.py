@@ -76,8 +76,8 @@ class DiskMover:
     def offer(self) -> MoveOffer:
         """Return the address at which this host, as the destination, receives disks.
 
-        The result also has a new id for the move, and the ids of the machine, of its boot, of its storage and of this
-        run of the compute service. With these ids the source finds out whether it uses the same storage.
+        The result also has a new id for the move, and four ids: of the machine, of its last boot, of its storage, and
+        of this run of the compute service. By these four ids, the source finds out whether it uses the same storage.
         """
         offer: MoveOffer = {
             'host': self.host,

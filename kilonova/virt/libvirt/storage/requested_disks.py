@@ -83,8 +83,8 @@ def ephemeral_gb(asked: Mapping[str, RequestedDisk], flavor: Flavor) -> int:
 def swap_mb(asked: Mapping[str, RequestedDisk], flavor: Flavor) -> int:
     """Return the swap size in MiB.
 
-    The requested size is returned as long as the flavor has the same swap size as at the time of the request, otherwise
-    the flavor's size.
+    This is the size that the user requested. It is the flavor's size if the user requested none, or if the server now
+    has a flavor with another swap size than at the time of the request.
     """
     wish = asked.get(SWAP)
     if wish is not None and wish.size and wish.flavor_swap == flavor.swap:

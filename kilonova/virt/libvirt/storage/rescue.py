@@ -85,7 +85,7 @@ class RescueSystem:
 class Prepared:
     """Images that were fetched for a rescue.
 
-    ``base`` is the rescue image's file, ``kernels`` is a dict from file name to the path of a kernel or ramdisk, and
+    ``base`` is the file of the rescue image. ``kernels`` is a dict from file name to the path of a kernel or ramdisk.
     ``rescue`` has the disks and settings of the rescue system.
     """
 

@@ -205,7 +205,7 @@ class ServerDisks(DiskPlaces):
         directory = self.directory(instance.uuid)
         formats, kept = directory.formats(), directory.asked()
         for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
-            # An ephemeral disk whose size the user requested keeps this size, whatever the flavor says.
+            # An ephemeral disk whose size the user requested keeps this size, even if the new flavor has another size.
             if name in formats and size and not (name == EPHEMERAL and name in kept):
                 if formats[name] == RBD:
                     self.pool.grow(image_of(instance.uuid, name), size * disk.GIB)

@@ -55,7 +55,7 @@ _SSH = (
 _CHECKED_WITHIN = 60.0
 # Seconds before each retry after the connection was cut.
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 20.0)
-# Exit codes that mean a failed connection: 255 of ssh, and those of rsync for sockets, streams and timeouts.
+# Exit codes that mean a failed connection: 255 of ssh, and rsync's codes for errors of sockets, streams and timeouts.
 _CUT = frozenset({10, 12, 30, 35, 255})
 _ADDRESS = re.compile(r'[0-9A-Za-z][0-9A-Za-z.:_-]{0,254}|::[0-9A-Fa-f:.]{1,45}')
 

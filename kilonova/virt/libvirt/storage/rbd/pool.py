@@ -148,8 +148,8 @@ class RbdPool:
     def remove(self, image: str) -> None:
         """Delete an image and its snapshots. Do nothing if the image does not exist.
 
-        If a client has the image open, the deletion is tried again for a while, because Ceph regards the guest of a
-        host that has just died as a client for another 30 s. Raises errors.Unanswered if the image is still open
+        An image that a client has open cannot be deleted. If a host dies, Ceph regards its guests as clients for
+        another 30 s, so the deletion is tried again for a while. Raises errors.Unanswered if the image is still open
         afterwards.
         """
         left, was_purged = self._retries, False
