@@ -144,7 +144,7 @@ class AcceleratorClient(RestClient):
         return _requests(response)
 
     def abandoned(self, age: datetime.timedelta) -> list[AcceleratorRequest]:
-        """Return the requests that this account created longer than ``age`` ago and that were never bound.
+        """Return the requests that Kilonova's own account created longer than ``age`` ago and that were never bound.
 
         Raises NoAccelerators if the cloud has no accelerator service, and AcceleratorRequestOpFailed if Cyborg refuses.
         """

@@ -34,10 +34,9 @@ def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: b
     """Return a dict from address to reason, for functions of a host that are not offered to servers now.
 
     ``named`` has pairs of a device and the device_spec that matches it. ``reported`` says whether devices are reported
-    to Placement. In Placement, all functions of a card are one provider with one resource class. Servers therefore get
-    only functions of the vGPU type that most functions of the card have, or of the lowest type if several types are
-    equally frequent. If devices are not reported, the functions of each type are a pool of their own, and all types are
-    offered.
+    to Placement. In Placement, all functions of a card are one provider with one resource class. Therefore only the
+    functions with the card's most frequent vGPU type are offered, or with the lowest type if several types are equally
+    frequent. If devices are not reported, the functions of each type are a pool of their own, and all are offered.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

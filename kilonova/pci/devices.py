@@ -304,7 +304,7 @@ class NodeDevices:
         return [entry.device.obj_clone() for entry in self.entries.values() if not entry.removed]
 
     def held(self, instance_uuid: str | None = None) -> list[PciDevice]:
-        """Return copies of all held devices, or of those that server ``instance_uuid`` holds, sorted by address."""
+        """Return copies of the devices that server ``instance_uuid`` holds, or any server if it is None, by address."""
         devices = [
             entry.device
             for entry in self.entries.values()

@@ -181,7 +181,8 @@ class PciFunctions:
     def pool_address(self, device: PciDevice) -> str:
         """Return the address that identifies the device's pool.
 
-        For a virtual function it is the address of its physical function, for a device in a group that of the head.
+        For a virtual function it is the address of its physical function. For a device in a group it is the address of
+        the group's head, which is its first device.
         """
         return pci_device.pool_address(device)
 

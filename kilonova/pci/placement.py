@@ -168,8 +168,9 @@ def with_devices(
 ) -> dict[str, dict[str, Any]]:
     """Return a server's allocations ``there`` after adding the amounts ``more``, which are a result of ``lacking``.
 
-    If the server already has an allocation of a provider in ``more``, that allocation is replaced. It may have another
-    resource class, which ``[pci]device_spec`` named for the same device before, and the device must not count twice.
+    If the server already has an allocation of a provider in ``more``, that allocation is replaced. It may be for the
+    same device, but of another resource class, which ``[pci]device_spec`` named earlier. If it were kept, the device
+    would count twice.
     """
     return {
         uuid: {'resources': dict(resources)}

@@ -255,8 +255,8 @@ class PciPools:
         devices = []
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
-        # A physical function and its virtual functions can't be held at the same time, so the pool of the others is
-        # removed. It has the same address.
+        # A physical function and its virtual functions can't be held at the same time. If a device of one kind is
+        # taken, remove the pool of the other kind, which has the same address.
         kind = pool.keys.get('dev_type')
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')

@@ -3,8 +3,8 @@
     serial_number(sysfs.vpd('0000:81:00.0'))       # 'MT2113X00000', or None
 
 VPD consists of resources, each with a tag and a length. The read-only resource has fields, each with a keyword and a
-length. Field SN is the serial number. Field RV is the last field and has a checksum byte, which makes the sum of all
-bytes up to it 0 modulo 256 (PCI Local Bus Specification 3.0, appendix I).
+length. Field SN is the serial number. Field RV is the last field and has a checksum byte: the sum of all bytes up to
+this byte must be 0 modulo 256 (PCI Local Bus Specification 3.0, appendix I).
 """
 
 from __future__ import annotations
