@@ -99,7 +99,10 @@ class Profile:
 
 
 def group_name(number: int, port_id: str = '') -> str:
-    """Return the name of a profile's group in the scheduler's query and in Placement's mappings."""
+    """Return the name of group ``number`` of a profile in the scheduler's query and in Placement's mappings.
+
+    ``port_id`` is the port that has the device profile, or '' if the flavor names the profile.
+    """
     return f'{ACCELERATORS}{number}{port_id}'
 
 
