@@ -68,7 +68,7 @@ def assign(
 
 
 def _free(bus: str, taken: Collection[str]) -> str:
-    """Return the first free name on a bus, in the order 'vda' … 'vdz', 'vdaa' and so on."""
+    """Return the first name on a bus that is not in ``taken``, in the order 'vda' … 'vdz', 'vdaa' and so on."""
     return next(name for number in itertools.count() if (name := PREFIX[bus] + _letters(number)) not in taken)
 
 

@@ -35,8 +35,9 @@ def of(
 ) -> dict[str, int]:
     """Return the amounts of a server, summed over all groups.
 
-    ``flavor`` has the attributes of objects.Flavor: vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs. With
-    ``from_volume``, the root disk is a volume and is not counted.
+    ``flavor`` has the attributes of objects.Flavor: vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs.
+    ``shared`` and ``dedicated`` are the numbers of the server's shared and dedicated CPUs. ``encrypted`` says whether
+    its memory must be encrypted. With ``from_volume``, the root disk is a volume and is not counted.
     """
     groups: dict[str, dict[str, int]] = {'': {}}
     for key, value in flavor.extra_specs.items():
@@ -65,7 +66,8 @@ def number(name: str, value: str) -> int | None:
 def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
     """Add the flavor's VCPU, MEMORY_MB and DISK_GB to the group ''.
 
-    A resource class that an extra spec ``resources<suffix>:X`` sets in any group is not added.
+    A resource class that an extra spec ``resources<suffix>:X`` sets in any group is not added. With ``from_volume``,
+    the root disk is a volume and is not counted in DISK_GB.
     """
     disk = flavor.ephemeral_gb + math.ceil((flavor.swap or 0) / 1024)
     if not from_volume:

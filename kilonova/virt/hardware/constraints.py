@@ -486,7 +486,10 @@ def _cells(
 
 
 def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse: Any) -> dict[int, Any]:
-    """Return {cell number: value} from the flavor's extra specs hw:<name>.N, or if there are none, from the image."""
+    """Return {cell number: value} from the flavor's extra specs hw:<name>.N, or if there are none, from the image.
+
+    ``parse(key, value)`` must return the value of an extra spec that was converted from text.
+    """
     found: dict[int, Any] = {}
     cpus = 0
     for key, value in specs.items():

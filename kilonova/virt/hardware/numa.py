@@ -127,7 +127,10 @@ def _consume(host: NUMACell, cell: InstanceNUMACell) -> None:
 
 
 def cpus_of(cell: InstanceNUMACell, siblings: Sequence[Any] = ()) -> set[int]:
-    """Return the host CPUs that a server's placed cell occupies: no other server may be pinned to them."""
+    """Return the host CPUs that a server's placed cell occupies: no other server may be pinned to them.
+
+    ``siblings`` has, for each core of the host cell, the set of the core's threads.
+    """
     pins = {int(vcpu): cpu for vcpu, cpu in (_value(cell, 'cpu_pinning_raw') or {}).items()}
     return pinning.occupied(pins, _value(cell, 'cpuset_reserved') or (), siblings, _value(cell, 'cpu_thread_policy'))
 
@@ -196,9 +199,10 @@ def fit(
 ) -> InstanceNUMATopology | None:
     """Return ``wanted`` placed on the host's cells, or None if it does not fit.
 
-    The arguments are not changed, and an earlier placement in ``wanted`` is ignored. Each cell of ``wanted`` gets a
-    host cell of its own, and all cells use pages of the same size. If the server requests devices, host cells with such
-    devices are tried first. Otherwise host cells without devices are tried first.
+    The arguments are not changed, and an earlier placement in ``wanted`` is ignored. ``limits`` has the overcommit
+    ratios. Each cell of ``wanted`` gets a host cell of its own, and all cells use pages of the same size. If the server
+    requests devices, host cells with such devices are tried first. Otherwise host cells without devices are tried
+    first.
     """
     if not wanted.cells or len(wanted.cells) > len(host.cells):
         return None

@@ -53,7 +53,10 @@ def pin(
 
 
 def _cores(free: Set[int], groups: Iterable[Set[int]]) -> list[Core]:
-    """Return a list with one item for each core of the host that has free threads: the list of these threads."""
+    """Return a list with one item for each core of the host that has free threads: the list of these threads.
+
+    ``groups`` has the set of all threads of each core.
+    """
     cores = [sorted(group & free) for group in groups if group & free]
     grouped = {cpu for core in cores for cpu in core}
     return sorted(cores + [[cpu] for cpu in free - grouped])
@@ -68,7 +71,7 @@ def _isolated(free: Set[int], groups: list[set[int]], wanted: list[int], reserve
 
 
 def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int] | None:
-    """Choose ``count`` free CPUs, with as many threads of each core as possible.
+    """Choose ``count`` CPUs from the free threads of ``cores``, with as many threads of each core as possible.
 
     Return the CPUs, and how many consecutive CPUs of the result are threads of one core. Return None if too few CPUs
     are usable. With ``whole``, CPUs without a second free thread on their core are not used.
@@ -108,7 +111,7 @@ def occupied(
     """Return the host CPUs that a server occupies: no other server may be pinned to them.
 
     These are the CPUs in ``pins`` ({vCPU: host CPU}) and in ``reserved``. With the policy isolate, the other threads
-    of the same cores are included.
+    of the same cores, as given by ``siblings``, are included.
     """
     taken = {*pins.values(), *reserved}
     if policy == ISOLATE:

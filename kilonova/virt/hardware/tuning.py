@@ -268,9 +268,9 @@ def _secure_boot(extra_specs: Mapping[str, str], image: str | None) -> str:
 
 
 def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool | None:
-    """Return the flavor's flag if it has one, else the image's flag, else None.
+    """Return the flag that the extra spec ``name`` of the flavor sets, else the image's flag, else None.
 
-    Raises FlavorImageConflict if flavor and image set it differently.
+    Raises FlavorImageConflict if flavor and image set different flags.
     """
     flavor = extra_specs.get(name)
     if flavor is None:
@@ -282,9 +282,10 @@ def _flag(extra_specs: Mapping[str, str], name: str, image: bool | None) -> bool
 
 
 def _word(extra_specs: Mapping[str, str], name: str, words: tuple[str, ...], image: str | None) -> str | None:
-    """Return the flavor's value if it has one, else the image's value, else None. The value must be one of ``words``.
+    """Return the value of the flavor's extra spec ``name``, else the image's value, else None.
 
-    Raises FlavorImageConflict if flavor and image have different values.
+    Raises InvalidTuning if the flavor's value is not one of ``words``, and FlavorImageConflict if flavor and image have
+    different values.
     """
     flavor = extra_specs.get(name)
     if flavor is None:

@@ -264,7 +264,7 @@ class Connection:
         """Open a new connection for events, and retry until libvirt answers.
 
         If this takes longer than PATIENCE seconds, the listener's ``hypervisor_lost`` is called. When the new
-        connection is open, ``hypervisor_back`` is always called.
+        connection is open, ``hypervisor_back`` is always called. ``reason`` is libvirt's reason for the loss.
         """
         told, since, opening = False, self._lost_at, None
         while True:

@@ -41,8 +41,8 @@ class SerialPorts:
     def __init__(self, port_range: str, address: str, read: Callable[[], Mapping[str, tuple[int, ...]]]) -> None:
         """Create the assignment of ports in ``port_range``, a text 'first:last' without the port ``last`` itself.
 
-        ``read()`` must return the ports of the existing domains. It is called once. Raises DriverMisconfigured if the
-        range is empty.
+        ``address`` is the host's address at which the serial ports will listen. ``read()`` must return the ports of the
+        existing domains as {server uuid: ports}. It is called once. Raises DriverMisconfigured if the range is empty.
         """
         first, _, last = port_range.partition(':')
         self._range, self._address, self._read = range(int(first), min(int(last), MOST_PORT)), address, read
@@ -82,7 +82,10 @@ class SerialPorts:
         return self._held
 
     def _free(self, others: set[int]) -> Iterator[int]:
-        """Yield free ports, beginning after the port assigned last, so that a released port is reused late."""
+        """Yield free ports except ``others``, beginning after the port that was assigned last.
+
+        A released port is therefore reused as late as possible.
+        """
         ports = self._range
         begin = self._next - ports.start
         for step in range(len(ports)):

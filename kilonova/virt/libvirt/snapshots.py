@@ -117,9 +117,9 @@ class LibvirtSnapshots:
         made.flatten(root.format, check)
 
     def _copy_kept(self, image: str, image_id: str, made: Copy, check: Check) -> None:
-        """Make the image from a disk in the Ceph pool: create a snapshot of the disk and read the snapshot.
+        """Make the image from the Ceph image ``image``, a server's disk: create a snapshot of it and read the snapshot.
 
-        An outdated snapshot that an earlier try left is deleted first.
+        The snapshot is named ``image_id``. An outdated snapshot that an earlier try left is deleted first.
         """
         pool = self._disks.pool
         pool.forget(image, image_id)
@@ -130,10 +130,10 @@ class LibvirtSnapshots:
             pool.forget(image, image_id)
 
     def _copy_running(self, guest: Guest, path: str, made: Copy, need: int, check: Check) -> bool:
-        """Copy the disk with QEMU while the guest runs.
+        """Copy the disk ``path`` with QEMU while the guest runs, and make the image ``made`` from the copy.
 
-        Return False if QEMU refuses or the guest stopped in the meantime. A copy that an earlier, crashed process of
-        this service started is ended first.
+        ``need`` is the size of the image in bytes. Return False if QEMU refuses or the guest stopped in the meantime. A
+        copy that an earlier, crashed process of this service started is ended first.
         """
         guest.end_copy(made.part)
         made.make_room()

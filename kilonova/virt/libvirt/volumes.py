@@ -196,8 +196,9 @@ class LibvirtVolumes:
     def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
         """Make the running guest use the copy of its disk instead of the original. Return False if the switch fails.
 
-        The guest's persistent definition is changed before the switch. If the guest stops before the change and the
-        switch are both done, its next start uses the copy.
+        ``disk`` is the XML of the disk on the copy, and ``had`` its XML on the original. The guest's persistent
+        definition gets ``disk`` before the switch, so that a guest which stops during the switch starts from the copy.
+        If the switch fails, the definition gets ``had`` again.
         """
         if self._libvirt.is_test:
             return True

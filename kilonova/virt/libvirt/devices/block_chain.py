@@ -42,7 +42,7 @@ _SWITCH = (
 
 
 def files(xml: str, target: str) -> list[str]:
-    """Return the paths of a disk's backing chain, read from a domain's XML.
+    """Return the paths of the backing chain of the disk ``target``, such as 'vdb', read from a domain's XML.
 
     The first is the file that the guest writes to.
     """
@@ -50,12 +50,12 @@ def files(xml: str, target: str) -> list[str]:
 
 
 def names(xml: str, target: str) -> list[str]:
-    """Return the file names of a disk's backing chain, without directories."""
+    """Return the file names of the backing chain of the disk ``target``, without directories."""
     return [os.path.basename(path) for path in files(xml, target)]
 
 
 def _links(xml: str, target: str) -> list[tuple[str, str | None]]:
-    """Return pairs (path, libvirt's index of the file) for a disk's backing chain."""
+    """Return pairs (path, libvirt's index of the file) for the backing chain of the disk ``target``."""
     found: list[tuple[str, str | None]] = []
     for element in ElementTree.fromstring(xml).iterfind('devices/disk'):
         place, link = element.find('target'), element
@@ -71,7 +71,7 @@ def _links(xml: str, target: str) -> list[tuple[str, str | None]]:
 
 
 def _number(guest: Guest, target: str, name: str) -> str:
-    """Return libvirt's name of one file of the chain, such as 'vdb[2]'."""
+    """Return libvirt's name, such as 'vdb[2]', of the file ``name`` in the backing chain of the disk ``target``."""
     for path, number in _links(guest.xml(), target):
         if os.path.basename(path) == name and number:
             return f'{target}[{number}]'
@@ -129,7 +129,7 @@ def _targets(xml: str) -> list[str]:
 
 
 def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
-    """Merge files of a running guest's disk, as ``wanted`` describes, and wait for the end of the block job.
+    """Merge files of the running guest's disk ``target``, as ``wanted`` describes. Wait for the end of the block job.
 
     ``check`` is called again and again during the wait. What it raises ends the wait, but not the block job. Raises
     GuestFailed if the merge is impossible or fails.
@@ -186,7 +186,7 @@ def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
 
 
 def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Callable[[], bool], check: Check) -> None:
-    """Start a block job of the disk, unless one is running, and wait until it is done."""
+    """Start a block job of the disk ``target`` by ``begin()``, unless one is running, and wait until it is done."""
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
         # Check the job before ``is_done``. In the other order, a job that ends between the two checks would be neither
@@ -213,7 +213,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
 
 
 def works(guest: Guest, target: str) -> bool:
-    """Return True if a block job of a guest's disk is running."""
+    """Return True if a block job of the guest's disk ``target`` is running."""
     try:
         return bool(guest.call('blockJobInfo', target, 0))
     except libvirt.libvirtError:
@@ -223,7 +223,7 @@ def works(guest: Guest, target: str) -> bool:
 
 
 def end_work(guest: Guest, target: str) -> None:
-    """End the block job of a guest's disk, if one is running. The backing chain keeps its files.
+    """End the block job of the guest's disk ``target``, if one is running. The backing chain keeps its files.
 
     Raises GuestFailed if the job is still running afterwards.
     """

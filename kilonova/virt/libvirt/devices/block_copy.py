@@ -26,7 +26,7 @@ _FLAGS = (
 
 
 def begin(guest: Guest, target: str, disk: str) -> bool:
-    """Start to copy a guest's disk to the storage that ``disk`` (XML) describes.
+    """Start to copy the guest's disk ``target``, such as 'vdb', to the storage that ``disk`` (XML) describes.
 
     Return False if this hypervisor cannot copy disks. Raises GuestFailed if the copy cannot be started.
     """
@@ -42,7 +42,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
 
 
 def state(xml: str, target: str) -> str | None:
-    """Return the state of the copy job of a domain's disk: COPYING, READY, or None if there is no job."""
+    """Return the state of the copy job of the disk ``target``: COPYING, READY, or None if there is no job."""
     mirror = _mirror(xml, target)
     if mirror is None:
         return None
@@ -50,7 +50,7 @@ def state(xml: str, target: str) -> str | None:
 
 
 def path(xml: str, target: str) -> str | None:
-    """Return the path of a disk's copy on the host.
+    """Return the path on the host of the copy of the disk ``target``.
 
     Return None if there is no copy, or if the copy is neither a file nor a device.
     """
@@ -60,12 +60,12 @@ def path(xml: str, target: str) -> str | None:
 
 
 def pivot(guest: Guest, target: str) -> None:
-    """Make the guest use the copy of its disk instead of the original. Raises libvirt's errors."""
+    """Make the guest use the copy of its disk ``target`` instead of the original. Raises libvirt's errors."""
     guest.call_once('blockJobAbort', target, libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT)
 
 
 def end(guest: Guest, target: str) -> None:
-    """End the copy job of a guest's disk, if there is one. Raises GuestFailed if the job cannot be ended."""
+    """End the copy job of the guest's disk ``target``, if there is one. Raises GuestFailed if it cannot be ended."""
     try:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)

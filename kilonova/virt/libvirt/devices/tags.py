@@ -90,7 +90,7 @@ def _interface(vif: Vif, address: ElementTree.Element | None) -> objects.Network
 
 
 def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:
-    """Return the bus of a device in the guest, and its address on this bus.
+    """Return the bus ``name`` of a device in the guest, with the device's address on this bus.
 
     The result is a DeviceBus without a type and address if libvirt reports no address, as its test driver does for PCI.
     It is the same if the metadata format does not know the bus (SATA).

@@ -193,7 +193,10 @@ class IommuConfigurator:
 
 
 def _check_model(name: str, model: str, known: frozenset[str]) -> None:
-    """Raise NotOnThisHost if the host's device models are known and ``model`` is not one of them."""
+    """Raise NotOnThisHost if the host's device models are known and ``model`` is not one of them.
+
+    ``name`` is the extra spec or image property that requests the model.
+    """
     if known and model not in known:
         raise NotOnThisHost(name=name, value=model, reason=f'it must be one of {", ".join(sorted(known))}')
 

@@ -51,7 +51,7 @@ def check(volume: AttachedVolume, host: str, settings: GuestSettings) -> None:
 
 
 def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeDisk:
-    """Return the disk element of a volume, with the device name ``target`` on ``bus``."""
+    """Return the disk element of the volume ``given``, with the device name ``target`` on ``bus``."""
     volume, settings = given.volume, guest.settings
     connection, device = volume.connection, volume.device_type or 'disk'
     type_, source, auth = _source(given, settings)

@@ -40,7 +40,11 @@ def cells(connection: Connection, capabilities: HostCapabilities) -> tuple[HostC
 def available(
     connection: Connection, capabilities: HostCapabilities, disk: PoolSpace, node_uuid: str, offer: Offer
 ) -> dict[str, Any]:
-    """Return the host's resources, with the keys that ``parts.host.Host.get_available_resource`` describes."""
+    """Return the host's resources, with the keys that ``parts.host.Host.get_available_resource`` describes.
+
+    ``disk`` is the space for servers' disks, ``node_uuid`` the uuid of the compute node, and ``offer`` has the CPUs
+    that servers may use.
+    """
     info = connection.info()
     memory_mb, nodes, sockets, cores, threads = info[1], *info[4:8]
     topology = numa.topology_of(cells(connection, capabilities), offer)

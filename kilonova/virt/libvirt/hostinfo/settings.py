@@ -43,8 +43,8 @@ def read(
     """Return the settings of this host's guests, made from the [libvirt] options and the host's capabilities.
 
     ``offer`` has the CPUs that servers may use, ``cells`` are the host's NUMA cells, and ``guests`` has the
-    capabilities of guests. ``features_of`` must return the features of a CPU model. Raises DriverMisconfigured if an
-    option is invalid or the host does not support it.
+    capabilities of guests. ``test`` says whether the hypervisor is libvirt's test driver. ``features_of`` must return
+    the features of a CPU model. Raises DriverMisconfigured if an option is invalid or the host does not support it.
     """
     options, guests = conf.libvirt, guests or usual(capabilities.arch)
     if options.virt_type not in ('kvm', 'qemu'):

@@ -154,7 +154,10 @@ class Transfers:
     def _look(
         self, guest: Guest, job: dict[str, int], report: LiveTold, took: float, watch: _Watch
     ) -> Exception | None:
-        """Check the running migration once. Return the reason if it must be aborted, otherwise None."""
+        """Check the running migration once. Return the reason if it must be aborted, otherwise None.
+
+        ``job`` are its statistics, ``took`` is its duration until now in seconds, and ``watch`` has its state.
+        """
         numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
         gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
         downtime = self._downtimes.at(took, gib)

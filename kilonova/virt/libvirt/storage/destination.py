@@ -50,13 +50,13 @@ class MoveDestination(Protocol):
         """Prepare the directory for the copy. Keep files that an earlier try of the same move brought."""
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
-        """Copy files into a directory. Holes of sparse files are preserved."""
+        """Copy files into a directory, and call ``going`` for each part. Holes of sparse files are preserved."""
 
     def base(self, path: str) -> str | None:
         """Return the format of a base file at the destination, 'raw' or 'qcow2', or None if the file does not exist."""
 
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
-        """Copy a base file, compare it with the original, and rename it to its final name."""
+        """Copy the base file ``path``, compare the copy with the original, and rename the copy to ``target``."""
 
     def rebase(self, name: str, base: str, format_: str) -> None:
         """Change an overlay that was copied, so that it reads from the base file ``base`` at the destination."""
@@ -120,7 +120,7 @@ class Local:
         return disk.look_at_base(path).format if os.path.exists(path) else None
 
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
-        """Copy a base file with cp to a temporary name and rename it."""
+        """Copy the base file ``path`` with cp to a temporary name, and rename the copy to ``target``."""
         os.makedirs(os.path.dirname(target), exist_ok=True)
         # The name contains the move's id, so it differs from the temporary name of a download of the same image.
         aside = f'{target}.{move}'
@@ -181,7 +181,8 @@ class Shared(Local):
     def lay(self, kept: InstanceDirectory, move: str, left_behind: frozenset[str]) -> None:
         """Fill the directory at the destination with overlays of the disks in ``kept``, and with links to its files.
 
-        This method replaces the steps that copy files: ``put``, ``put_base`` and ``rebase``.
+        Files with a name in ``left_behind`` are left out. This method replaces the steps that copy files: ``put``,
+        ``put_base`` and ``rebase``.
         """
         self._coming.own(self._offer['host'])
         layers.lay(kept, self._coming, move, left_behind)

@@ -147,7 +147,7 @@ def create_empty(path: str, format_: str, size: int) -> None:
 
 
 def copy_into(path: str, format_: str, target: str) -> None:
-    """Write the content of a disk into an existing disk of the same format and size."""
+    """Write the content of the disk ``path`` into the existing disk ``target`` of the same format and size."""
     command.run('qemu-img', 'convert', '-n', '-f', format_, '-O', format_, path, target)
 
 

@@ -80,7 +80,8 @@ def sync(path: str) -> None:
 def check_room(directory: str, need: int, what: str) -> None:
     """Check that the file system of ``directory`` has ``need`` free bytes. Raises errors.NoRoom if it has not.
 
-    If the directory does not exist, the nearest parent that exists is checked.
+    If the directory does not exist, the nearest parent that exists is checked. ``what`` names the purpose of the space
+    in the error text.
     """
     while not os.path.isdir(directory):
         directory = os.path.dirname(directory)

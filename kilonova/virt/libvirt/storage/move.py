@@ -235,7 +235,7 @@ class DiskMover:
     def _copy(
         self, kept: InstanceDirectory, receiver: MoveDestination, dest: MoveOffer, progress: Progress | None
     ) -> None:
-        """Copy the disks to a temporary directory at the destination and rename it when it is complete.
+        """Copy the disks in ``kept`` to a temporary directory at the destination, and rename it when it is complete.
 
         Before the rename, overlays are changed to read from the destination's base files. Base files that the
         destination does not have are copied first.
@@ -341,10 +341,11 @@ class DiskMover:
             files.remove_tree(current.path)
 
     def _discard_made(self, uuid: str, current: InstanceDirectory, move: str) -> None:
-        """Delete the images in the pool that this host, as the destination, made for the new flavor.
+        """Delete the server's images in the pool that this host, as the destination, made for the new flavor.
 
-        These images have no snapshot of this move. An image that belongs to another host is kept, because the source
-        may already have restored its disks.
+        ``current`` is the server's directory, which records the images. An image with a snapshot of this move is kept,
+        because it existed before the move. An image that belongs to another host is kept, too, because the source may
+        already have restored its disks.
         """
         for name in current.pooled():
             image = image_of(uuid, name)

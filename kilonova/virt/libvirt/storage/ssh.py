@@ -153,7 +153,7 @@ class Remote:
         return 'qcow2' if bytes.fromhex(''.join(head)) == disk.QCOW2 else 'raw'
 
     def put_base(self, path: str, target: str, move: str, going: Callable[[int], None]) -> None:
-        """Send a base file under a temporary name, compare checksums, and rename it.
+        """Send the base file ``path`` under a temporary name, compare checksums, and rename the copy to ``target``.
 
         Raises CommandFailed if the content differs.
         """

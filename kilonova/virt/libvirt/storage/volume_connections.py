@@ -121,7 +121,8 @@ class HostVolumes:
         """Disconnect a volume that the server's guest does not use on this host any more.
 
         A multiattach volume stays connected as long as other servers use the volume on this host. ``path`` is the
-        volume's path on this host, if it is known. Raises VolumeFailed if the volume cannot be disconnected.
+        volume's path on this host, if it is known. With ``force``, data that cannot be flushed are lost. Raises
+        VolumeFailed if the volume cannot be disconnected.
         """
         with self._turn(volume):
             users = self._users[volume.volume_id] - {instance.uuid}
@@ -157,7 +158,7 @@ class HostVolumes:
     def given_back(
         self, instance: objects.Instance, which: Iterable[AttachedVolume], force: bool = False
     ) -> Iterator[None]:
-        """Disconnect volumes after the body of the context has removed the guest or detached the volumes from it.
+        """Disconnect the volumes ``which`` after the ``with`` block, which removes the guest or detaches them from it.
 
         Only volumes with a stored attachment to this host are disconnected. Raises VolumeFailed if a volume cannot be
         disconnected. With ``force`` a failure is only logged, and data that were not flushed may be lost.

@@ -127,7 +127,7 @@ class Bricks:
         return None if found is None else int(found)
 
     def lock(self, volume: AttachedVolume, path: str, passphrase: str) -> None:
-        """Write a LUKS header to an encrypted volume on a block device that has none yet.
+        """Write a LUKS header to an encrypted volume that has none yet. ``path`` is the volume's block device.
 
         A volume that has never been written has no header. A volume that has a LUKS header is not changed. Raises
         VolumeUnsupported if cryptsetup fails.

@@ -122,7 +122,7 @@ class RbdPool:
         return sorted(name.partition('_')[2] for name in found if name.startswith(f'{uuid}_'))
 
     def put(self, image: str, path: str, size: int) -> None:
-        """Create an image from a raw file, grown to ``size`` bytes. Replaces an existing image."""
+        """Create an image from the raw file ``path``, grown to ``size`` bytes. Replaces an existing image."""
         self.remove(image)
         self._ceph.rbd('import', '--no-progress', '--image-format', '2', path, self.path(image), limit=LONG)
         self.grow(image, size)
