@@ -120,7 +120,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def abort(self, instance: objects.Instance) -> bool:
-        """Abort nothing, and return whether the guest is switched on and on this host."""
+        """Return whether the guest is on this host and not off. A fake migration ends at once, so none is aborted."""
         return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
 
     def has_switched(self, instance: objects.Instance) -> bool:

@@ -61,7 +61,7 @@ HUNG_AFTER = KEEPALIVES + 2
 # Maximum number of libvirt calls in progress. It is less than eventlet's number of native threads, so that some threads
 # are left for other code.
 CALLS = 16
-# Seconds that one more call waits until one of the calls in progress ends.
+# Maximum number of seconds that a call waits while CALLS other calls are in progress.
 TURN_WAIT = 120.0
 
 # Do not print errors to stderr, which is libvirt's default. All errors are raised as exceptions, too.

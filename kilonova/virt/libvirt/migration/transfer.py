@@ -126,7 +126,7 @@ class Transfers:
     def _follow(self, guest: Guest, report: LiveTold, call: migration_job.MigrationCall | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
-            is_over = call is None or call.ended  # read first: the call may end while the statistics are read
+            is_over = call is None or call.ended  # read before the statistics: the call may end while they are read
             job = watch.read(guest)
             # Without statistics, the migration is assumed to run until the libvirt call ends.
             if job is None and is_over and (watch.unread is None or call is not None):
