@@ -32,10 +32,10 @@ def prepare(
 ) -> None:
     """Write the group's current members and hosts into the request, or remove a deleted group from the request.
 
-    For policy affinity, ``hosts`` of the group has the hosts of members that are not being moved. ``uuids`` are the
-    servers for which hosts are chosen. Raises NoValidHost if no filter or weigher for the group's policy is enabled, or
-    if all other members of an affinity group are being moved, because the group's host is unknown until these moves
-    end.
+    ``uuids`` are the servers for which hosts are chosen. For policy affinity, the group's ``hosts`` are only the hosts
+    of members that are not being moved. Raises NoValidHost if no filter or weigher for the group's policy is enabled.
+    Also raises it if all other members of an affinity group are being moved: until these moves end, the group's host
+    is unknown.
     """
     group = spec.instance_group if 'instance_group' in spec else None
     if group is None or 'uuid' not in group:
@@ -52,7 +52,7 @@ def prepare(
     group.places = _places(members, uuids, snapshot)
     others = {server: hosts for server, hosts in group.places.items() if server not in uuids}
     if row['policy'] == AFFINITY:
-        # A server that is being moved has two hosts, and it may stay on either of them. So its hosts are not used.
+        # A server that is being moved has two hosts. It is not known which one it keeps, so neither of them is used.
         group.hosts = sorted({host for hosts in others.values() if len(hosts) == 1 for host in hosts})
         if others and not group.hosts:
             raise errors.NoValidHost(

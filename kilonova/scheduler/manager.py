@@ -54,7 +54,7 @@ from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, SelectSettings
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of attempts of one call if hosts were lost only because Placement refused the claims.
+# Maximum number of times that one call chooses hosts if it fails only because other requests claimed the hosts first.
 TRIES = 5
 # Seconds between two attempts. It is multiplied by the number of the attempt, so that later pauses are longer.
 PAUSE = 0.1
@@ -215,7 +215,7 @@ def _refused() -> Iterator[None]:
 
 
 class _Request:
-    """One call of select_destinations: it chooses hosts, and claims them if this was asked."""
+    """One call of select_destinations: it chooses hosts, and claims them if the caller asked for claims."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _Request:
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # A request that names no host does not count as a rebuild, even if its hints say so.
-        # Otherwise the request could get any host without an allocation in Placement.
+        # Without this check, a request with such hints could get any host without an allocation in Placement.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace
@@ -294,9 +294,9 @@ class _Request:
         return self._by_offers(offers, uuids, claims) if whole else None
 
     def _by_offers(self, offers: Offers, uuids: list[str], claims: Claims) -> SelectionPlan | None:
-        """Choose among the hosts in ``offers``, for which Placement is not asked for candidates.
+        """Choose among the hosts in ``offers``, without a new query to Placement for candidates.
 
-        Return None if no plan was found. The caller must then ask Placement for candidates.
+        Return None if no plan was found. The caller must then query Placement for candidates.
         """
         plan = self._choose(offers, uuids, claims)
         if plan is None:
@@ -354,8 +354,7 @@ class _Request:
             report = self._report(query, answer, uuids)
             if claims is None or tries == TRIES or not report.lost_races:
                 raise self._refusal(query, report)
-            # Another server took the capacity, but it may get another host or fail. So the capacity may soon be free
-            # again.
+            # Another server took the capacity. It may still get another host or fail, and then the capacity is free.
             time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
         if claims is not None:
             claims.check_time()
@@ -427,8 +426,8 @@ class _Request:
                 'or a temporary occurrence as compute nodes start up.'
             )
         elif unknown := self._snapshot.unusable(answer.by_root):
-            # A root provider that is not a known host is either a host that was just added or a provider of a shared
-            # disk.
+            # A root provider that is not a known host is a host that was just added, or a provider of a shared disk.
+            # Read the hosts again, so that a new host is known.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)
         return answer, fallback

@@ -144,7 +144,7 @@ class Select:
         self._servers_of = snapshot.servers.on()
         # True for each host that passed the filters for the previous servers of the same request.
         self._passed: Mask | None = None
-        # Filters that compare only approximate values of all hosts. They check a host exactly before it is chosen.
+        # Filters whose ``mask`` may pass too many hosts. Each of them checks a host again before the host is chosen.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
         # Indexes of the hosts of the last choice, best first.
@@ -192,7 +192,7 @@ class Select:
 
     # -- choice for one server -----------------------------------------------------------------------------------------
     def _one(self, uuid: str, index: int) -> tuple[int | None, Candidate] | None:
-        # Filters of server groups need the server's uuid.
+        # Filters of server groups read the server's uuid from the request.
         self._spec.instance_uuid = uuid
         tried = _Tried()
         with self._table.lock:
@@ -254,8 +254,8 @@ class Select:
     def _requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return the allocation requests with which the host may take a server, or None if it needs no allocation.
 
-        Filters that compared only approximate values of all hosts (``at_most``) check the host exactly first. The list
-        is empty if one of them rejects the host.
+        First, filters whose array may pass too many hosts (``at_most``) check this host alone. The list is empty if one
+        of them rejects the host.
         """
         if host.allocation_candidates is not None:
             for one in self._exact:
@@ -298,7 +298,8 @@ class Select:
                         self._building,
                     ),
                 )
-                # Placement's answer already contains this claim. With time 0, it is not subtracted again.
+                # Placement's answer already counts this claim as used.
+                # Time 0 makes the claim older than the answer, so it is not subtracted again.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
             self._states.pop(host_index if host_index is not None else -1, None)
@@ -332,7 +333,10 @@ class Select:
 
     # -- filters and weights -------------------------------------------------------------------------------------------
     def _best(self, passing: Mask) -> list[int]:
-        """Return the indexes of the best of the passing hosts, best first."""
+        """Return the indexes of the hosts with the highest weights, best first.
+
+        ``passing`` is True for the hosts that passed all filters; only these hosts are weighed.
+        """
         places = np.flatnonzero(passing)
         if self._offers.late is not None:
             places = places[np.argsort(self._offers.late[places], kind='stable')]
@@ -344,7 +348,8 @@ class Select:
             LOG.info('None of %d hosts has a valid weight, so no host is chosen', len(places))
         places, weights, count = places[weighable], weights[weighable], self._offers.most
         if count is not None and len(places) > count:
-            # Hosts with the same weight as the last of the best are kept, too. The sorting below decides among them.
+            # Keep the best ``count`` hosts, and also all hosts with the same weight as the last of them.
+            # The following sort decides which of these equal hosts are used.
             least = np.partition(weights, len(weights) - count)[len(weights) - count]
             places, weights = places[weights >= least], weights[weights >= least]
         if self._settings.shuffle_best:
@@ -366,7 +371,7 @@ class Select:
         return [int(host_index) for host_index in places[order]]
 
     def _draw(self, order: list[int]) -> None:
-        """Move a random one of the first ``subset_size`` hosts to the front."""
+        """Move one of the first ``subset_size`` hosts in ``order``, chosen at random, to the front."""
         if self._settings.subset_size > 1 and order:
             order.insert(0, order.pop(self._rng.randrange(min(self._settings.subset_size, len(order)))))
 
@@ -498,7 +503,7 @@ class Select:
         return [self._table.row(host_index)[column] for host_index in np.flatnonzero(mask).tolist()]
 
     def _weigh(self, places: NDArray[np.int64]) -> Values:
-        """Return the weights of the hosts at these indexes. It is -inf if a weigher raised an error for the host."""
+        """Return the weights of the hosts at these indexes. A host for which a weigher raised an error gets -inf."""
         total = np.zeros(len(places))
         if len(places) < 2:
             return total
@@ -548,7 +553,7 @@ class Select:
 
 
 class _Tried:
-    """The allocation requests of each host that were claimed for one server."""
+    """The allocation requests of each host that the scheduler already tried to claim for one server."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[Request]] = {}
@@ -560,7 +565,7 @@ class _Tried:
         self._of.setdefault(host_index, []).append(request)
 
     def others(self, host_index: int, requests: Sequence[Request], most: int) -> list[Request]:
-        """Return those of ``requests`` that were not tried on the host at index ``host_index``.
+        """Return the entries of ``requests`` that were not tried on the host at index ``host_index``.
 
         Return an empty list if ``most`` requests of the host were already tried.
         """

@@ -38,17 +38,17 @@ from kilonova.scheduler.plan import SelectionPlan
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two writes, and the number of waiting decisions that causes an earlier write.
+# FLUSH_EVERY: seconds between two writes. FLUSH_AT: number of waiting decisions that causes an earlier write.
 FLUSH_EVERY = 1.0
 FLUSH_AT = 200
-# Maximum number of decisions that wait while the database does not answer. More decisions replace the oldest ones.
+# Maximum number of decisions in memory while the database does not answer. More decisions replace the oldest ones.
 MOST = 5000
 # Seconds between two deletions of records that are too old or too many.
 PRUNE_EVERY = 600.0
 STOP_TIMEOUT = 5.0
-# Values of hosts in columns: {name of the value: list with one entry for each host}.
+# Values of several hosts: {name of the value: list with one entry for each host}.
 Columns = dict[str, list[Any]]
-# Columns of the host table that filters compare and weighers weigh.
+# Columns of the host table whose values are recorded for each host that a record names.
 VALUES = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instances', 'num_io_ops')
 _FLAGS = ('disabled', 'up', 'pci_free')
 
@@ -70,7 +70,7 @@ class Trace:
         self.report: RefusalReport | None = None
 
     def restart(self) -> None:
-        """Discard the recorded steps, because the choice starts again with candidates from Placement."""
+        """Discard the recorded steps. Called before hosts are chosen again, with new candidates from Placement."""
         self.considered, self.steps, self.survivors = None, [], {}
 
     def start(self, considered: int) -> None:
@@ -79,7 +79,10 @@ class Trace:
             self.considered = considered
 
     def masked(self, name: str, table: Table, before: Mask, after: Mask) -> None:
-        """Record how many hosts a filter received and passed, and the first hosts that it rejected."""
+        """Record how many hosts a filter received and passed, and the first hosts that it rejected.
+
+        ``before`` is True for the hosts that the filter received, ``after`` for the hosts that passed it.
+        """
         count, left = int(np.count_nonzero(before)), int(np.count_nonzero(after))
         self.steps.append(
             {
@@ -91,7 +94,10 @@ class Trace:
         )
 
     def weighed(self, table: Table, places: NDArray[np.int64], weights: Values) -> None:
-        """Record the weights of the hosts at these indexes, best first. Only the first call has an effect."""
+        """Record the weights of hosts. Only the first call has an effect.
+
+        ``places`` has the hosts' indexes in the host table, the best host first. ``weights`` has their weights.
+        """
         if not self.survivors:
             self.survivors = {**self._told(table, places[: self._most]), 'weight': weights[: self._most].tolist()}
 

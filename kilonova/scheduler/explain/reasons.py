@@ -39,7 +39,7 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# Maximum length of the explanation: with 'No valid host was found. ' before it, it fits into the fault's column.
+# Maximum length of the explanation, so that it fits into a fault's message after 'No valid host was found. '.
 ROOM = 225
 # If more hosts than this are considered, Placement is not asked why it left hosts out: the queries would take too long.
 MANY_HOSTS = 2000
@@ -87,7 +87,7 @@ AMOUNTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 class ReasonCheck:
     """One reason why hosts cannot take a request. ``failing`` is True for the hosts with this reason.
 
-    If the reason is a too small amount, ``has`` is the amount that each host has, or UNKNOWN.
+    If the reason is that hosts have too little of something, ``has`` is the amount that each host has, or UNKNOWN.
     """
 
     key: str
@@ -140,9 +140,9 @@ class RefusalReport:
 
     @property
     def lost_races(self) -> bool:
-        """True if the request is for one server and a host meets all its needs.
+        """True if the request is for one server and at least one host meets all its needs.
 
-        The request was refused although such a host exists, because the server's resources could not be claimed there.
+        Such a request was refused only because other requests claimed the host's resources at the same time.
         """
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
@@ -392,7 +392,8 @@ class _Why:
             words, unit = _amount(name, amount)
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
-                # No provider is shared by several hosts, so a host that Placement does not list lacks the resource.
+                # Each provider in Placement's answer belongs to one known host; none is shared by several hosts.
+                # So a host that is not in the answer lacks the resource.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():
@@ -404,15 +405,15 @@ class _Why:
     def _ask_group(self, group: Group, suffixes: list[str]) -> None:
         """Find the hosts that cannot serve all of these equal request groups, by queries to Placement.
 
-        A provider with enough resources for several of the groups is counted as often. It is counted only once if each
-        group must have its own provider (group policy "isolate").
+        A provider that has the resources for n of the groups counts n times. It counts only once if each group must
+        have its own provider (group policy "isolate").
         """
         ((name, amount),) = group.resources.items()
         free: Counter[str] = Counter()
         names = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)])
         traits = {'required': names} if names else {}
         most = 1 if self._query.policy == 'isolate' else len(suffixes)
-        # More groups are tried only if some provider has the resources of fewer groups.
+        # Query for the amount of one group, then of two groups, and so on, until no provider has this amount.
         for found in itertools.takewhile(
             bool, (self._roots(resources=f'{name}:{amount * times}', **traits) for times in range(1, most + 1))
         ):
@@ -433,8 +434,8 @@ class _Why:
     def _roots(self, **asked: str) -> list[str]:
         """Return the root provider of each provider that Placement lists for the query parameters ``asked``.
 
-        A root with several such providers is repeated. The list is empty if Placement does not know a trait in the
-        parameters.
+        A root provider is in the result once for each such provider in its tree. The list is empty if Placement does
+        not know a trait in the parameters.
         """
         try:
             return [row['root_provider_uuid'] for row in self._placement.list_providers(**asked)]

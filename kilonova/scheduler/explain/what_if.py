@@ -149,7 +149,7 @@ def _fits_on(
     selects: list[Select] = []
     try:
         for number in range(MOST):
-            # The result is for servers that are requested one after the other, each when the former one is built.
+            # Each server is requested after the previous one was built, so none counts as a build under way.
             selects.append(
                 Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
             )

@@ -83,7 +83,8 @@ class BaseHostFilter(BaseFilter):
     def host_passes(self, host_state: HostState, filter_properties: RequestSpec) -> bool:
         """Return whether the host may take the request.
 
-        This implementation is for filters with a method ``mask``: it returns the host's entry of the array.
+        This implementation is for filters with a method ``mask``. It returns the host's entry in the array that
+        ``mask`` returns.
         """
         if host_state.arrays is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no method host_passes')
@@ -129,8 +130,8 @@ def _hint(spec_obj: RequestSpec, name: str) -> list[str] | None:
 def array_form(one: Any) -> Any:
     """Return the filter's method ``mask``, or None if the filter must check each host alone.
 
-    None is also returned for a subclass that overrides only a method for one host: the inherited ``mask`` would not
-    call this method.
+    None is also returned for a subclass that inherits ``mask`` but overrides another method, for example
+    ``host_passes``, because the inherited ``mask`` would not call this method.
     """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.mask if owner is not None and 'mask' in vars(owner) else None

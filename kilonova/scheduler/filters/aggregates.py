@@ -112,7 +112,7 @@ class AggregateImagePropertiesIsolation(AggregateFilter):
     run_filter_once_per_request = True
 
     def fits(self, metadata: Metadata, spec_obj: RequestSpec) -> bool:
-        """Return whether no metadata value differs from the image property of the same name."""
+        """Return False if a metadata key has the name of an image property but not its value, otherwise True."""
         image = spec_obj.image if 'image' in spec_obj else None
         properties = image.properties if image is not None and 'properties' in image else None
         if properties is None:

@@ -28,7 +28,7 @@ class NUMATopologyFilter(BaseHostFilter):
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:
         """Return whether the request fits on the host's NUMA cells.
 
-        Allocation candidates of the host with which the request does not fit are removed.
+        Remove from ``host_state`` the allocation candidates with which the request does not fit.
         """
         wanted = spec_obj.numa_topology if 'numa_topology' in spec_obj else None
         if wanted is None:

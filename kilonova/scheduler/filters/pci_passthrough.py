@@ -17,9 +17,9 @@ LOG = logging.getLogger(__name__)
 class PciPassthroughFilter(BaseHostFilter):
     """Pass only hosts that have free devices for all PCI requests together.
 
-    Allocation candidates of a host whose devices are not free in the host's pools are removed. A host without any
-    candidate left is rejected. The pools may be more accurate than Placement, because a device that is still being
-    released has no allocation any more.
+    The filter checks each allocation candidate of a host: if one of its devices is not free in the host's pools, the
+    candidate is removed. A host without any candidate left is rejected. The pools may be more accurate than Placement,
+    because a device that is still being released has no allocation any more.
     """
 
     at_most = True

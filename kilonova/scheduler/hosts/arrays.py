@@ -36,10 +36,10 @@ class HostArrays:
         self._answers.clear()
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
-        """Return the result of ``plugin.mask`` or ``plugin.values``, which is computed once and kept until ``forget``.
+        """Return the result of ``plugin.mask`` or ``plugin.values``. ``form`` is the name of the method.
 
-        Filters and weighers that have only one of these methods use the result to check one host. ``form`` is the name
-        of the method.
+        The result is computed once and kept until ``forget`` is called. It has one entry for each host. Filters and
+        weighers without a method for a single host read the host's entry from it.
         """
         key = id(plugin), form
         if key not in self._answers:

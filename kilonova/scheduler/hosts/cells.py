@@ -1,8 +1,9 @@
 """Read changes of compute nodes and services of all enabled cells into the scheduler's host table.
 
-Rows have timestamps of their database's clock. A row becomes visible only when its transaction ends, some time after
-its timestamp. So each reading includes rows that changed up to OVERLAP seconds before the previous reading. Several
-cells are read in parallel. If the database of a cell does not answer, the cell's hosts get no servers for the moment.
+The timestamp of a row comes from the clock of the row's database. A row becomes visible only when its transaction ends,
+some time after its timestamp. So each reading includes rows that changed up to OVERLAP seconds before the previous
+reading. Several cells are read in parallel. If the database of a cell does not answer, the cell's hosts get no servers
+for the moment.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LOG = logging.getLogger(__name__)
 CELL_THREADS = 16
 # Maximum seconds between a row's timestamp and the commit that makes the row visible to readers.
 OVERLAP = 10.0
-# Age in seconds below which a row is read again: another write may still get the same timestamp.
+# A row that changed less than this many seconds ago is read again, as a later write may have the same timestamp.
 UNSETTLED = 0.05
 # Seconds between two readings of the list of down services. Heartbeats are less frequent.
 DOWN_EVERY = 1.0
@@ -148,9 +149,8 @@ class CellReaders:
                     [row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
-                # The servers that hosts have reported are read before the rows of the hosts.
-                # In the other order, the reservation of a server could be removed although the row of its host lacks
-                # the server.
+                # First read which servers their hosts have reported, and then the rows of the hosts.
+                # In the other order, a server could lose its reservation while the host's row does not contain it yet.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
@@ -213,7 +213,7 @@ class CellReaders:
                 table.services.put_down(cell.uuid, down)
 
     def _tell_unmapped(self, node: Row) -> None:
-        """Log a warning if the node's host is not mapped to a cell. It is not repeated until the host was mapped."""
+        """Log a warning if the node's host is not mapped to a cell. It is logged once, until the host is mapped."""
         host = node['host']
         if node['mapped'] or node['deleted']:
             self._unmapped.discard(host)

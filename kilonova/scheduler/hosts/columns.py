@@ -57,7 +57,10 @@ class HostColumns(dict[K, NDArray[Any]]):
 
 
 class HostIndex:
-    """Indexes of compute nodes. A node has the same index in all columns, until it is deleted."""
+    """The index of each compute node in the arrays of the host table.
+
+    A node has the same index in all arrays, until it is deleted.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -116,7 +119,7 @@ class HostIndex:
         return {host_index for cell in self.cells for host in hosts for host_index in self.of_host(cell, host)}
 
     def mask(self, places: Collection[int]) -> Mask:
-        """Return a boolean array over all hosts that is True only at these indexes."""
+        """Return a boolean array with one entry for each host, which is True only at the indexes ``places``."""
         found = np.zeros(self.size, np.bool_)
         found[list(places)] = True
         return found

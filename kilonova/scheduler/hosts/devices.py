@@ -38,13 +38,13 @@ class FreeDevices:
     def __init__(self, size: int, reservations: Reservations) -> None:
         self._size, self._reservations = size, reservations
         self._columns = HostColumns[Key]()
-        # {index of a host: [(key, provider, count)]}, with one entry for each pool in the host's row.
+        # {index of a host: [(properties, provider uuid, number of free devices) of each pool in the host's row]}
         self._counts: dict[int, list[tuple[Key, str | None, int]]] = {}
         # {index of a host: texts of the columns pci_stats and numa_topology of the host's row}
         self._texts: dict[int, tuple[str | None, str | None]] = {}
 
     def grow(self, size: int) -> None:
-        """Extend all arrays to ``size``."""
+        """Extend all arrays to ``size`` entries. New entries are 0."""
         self._size = size
         self._columns.grow(size)
 
@@ -65,7 +65,7 @@ class FreeDevices:
         self._texts.pop(host_index, None)
 
     def count(self, host_index: int) -> int:
-        """Count a host's free devices (its row minus the reservations), write the arrays, and return the number."""
+        """Count a host's free devices (its row minus the reservations), store the counts, and return the total."""
         pools = self._counts.get(host_index, [])
         for key, _, _ in pools:
             self._columns[key][host_index] = 0
@@ -101,8 +101,7 @@ class FreeDevices:
         taken = self._reservations.on(host_index).values()
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[host_index])
-            # A pool is missing in ``left`` if a related function of the same card is reserved, so that its devices are
-            # unusable.
+            # Devices that cannot be used while a related function of their card is reserved have no entry in ``left``.
             # Copies of a pool share the object ``keys`` with the original pool, so its id identifies the pool.
             left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]

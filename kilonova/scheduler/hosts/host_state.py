@@ -41,7 +41,7 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
 def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
     """Return a copy of the pools without the devices of these reservations.
 
-    First, the devices that Placement allocated are subtracted, and then devices that Placement does not count.
+    First, subtract the devices that Placement allocated. Then subtract devices that Placement does not count.
     """
     pools = stored.copy()
     gone: Counter[str | None] = Counter()
@@ -75,7 +75,7 @@ def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[
 
 @lru_cache(maxsize=2048)
 def parsed_topology(text: str | None) -> objects.NUMATopology | None:
-    """Return the NUMATopology in the column ``numa_topology`` of a node, or None.
+    """Return the NUMATopology in the column ``numa_topology`` of a node, or None if it is empty or cannot be read.
 
     Callers must not change the object.
     """
@@ -204,7 +204,7 @@ class HostState:
     def numa(self) -> objects.NUMATopology | None:
         """The host's NUMATopology, or None if the host reports none.
 
-        It includes the usage of servers with a reservation. Callers must not change it.
+        Its usage includes servers that this scheduler has chosen the host for. Callers must not change it.
         """
         host = parsed_topology(self.numa_topology)
         given = [one.topology for one in self._taken.values() if one.topology is not None]
@@ -243,7 +243,8 @@ class HostState:
     def instances(self) -> dict[str, objects.Instance]:
         """The host's servers by uuid, without the columns of ``instance_extra``.
 
-        A server that only has a reservation is an Instance with nothing but its uuid.
+        They include servers for which this scheduler has reserved resources on the host. If the row of such a server
+        does not name the host yet, the Instance has only the uuid.
         """
         rows = self._servers_of(self.host) if self._servers_of is not None else []
         return {
@@ -272,7 +273,7 @@ class HostState:
 
     @property
     def availability_zone(self) -> str | None:
-        """The availability zone of the host's aggregates, or None."""
+        """The availability zone in the metadata of the host's aggregates, or None if they name no zone."""
         return next(iter(self.metadata('availability_zone')), None)
 
     def may_give(self, provider: str) -> bool:

@@ -120,7 +120,7 @@ class Reservations:
         self._changed, self._count = threading.Condition(lock), count
         self._of: dict[str, Reservation] = {}
         self._on: dict[int, dict[str, Reservation]] = {}
-        # Claims of servers that their hosts have reported, as pairs: monotonic time of the claim, and its amounts.
+        # Claims of servers whose hosts have reported them: (monotonic time of the claim, claimed amounts).
         self._counted: deque[tuple[float, Uses]] = deque()
         # A number that grows with each change. Callers may reuse a sum of reservations until this number changes.
         self.version = 0
@@ -140,7 +140,7 @@ class Reservations:
         return [self._of[uuid].host_index] if uuid in self._of else []
 
     def take(self, uuid: str, reservation: Reservation) -> None:
-        """Add a server's reservation; an earlier one of the server is removed."""
+        """Add a server's reservation. An earlier reservation of the same server is removed."""
         self.give_back(uuid)
         self._of[uuid] = reservation
         self._on.setdefault(reservation.host_index, {})[uuid] = reservation
@@ -150,8 +150,8 @@ class Reservations:
     def reported(self, uuid: str) -> None:
         """Remove a server's reservation because its host has reported the server.
 
-        The amounts are still subtracted from answers that Placement gave before the claim, because these answers do not
-        contain the claim.
+        The claimed amounts are still subtracted from answers that Placement gave before the claim. Such an answer shows
+        these amounts as free.
         """
         reservation = self._of.get(uuid)
         if reservation is not None and reservation.claimed is not None:

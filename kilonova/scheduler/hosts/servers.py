@@ -65,7 +65,7 @@ class Servers:
             return waiting_boots(connection, operations)
 
     def coming(self, uuids: Collection[str]) -> set[str]:
-        """Return those of these servers that are not in any cell yet. They still have a build request.
+        """Return the servers of ``uuids`` that are not in any cell yet. They still have a build request.
 
         Callers must call this before they read the cells, because a server is written to its cell before its build
         request is deleted. A server that has no build request and is in no cell was deleted, or its boot failed.

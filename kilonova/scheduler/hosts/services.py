@@ -18,7 +18,7 @@ class Services:
         self._rows: dict[tuple[str, str], Row] = {}
 
     def get(self, cell_uuid: str, host: str) -> Row | None:
-        """Return the row of the host's compute service with the additional key ``up``, or None without a service."""
+        """Return the row of the host's compute service with the additional key ``up``, or None if it has none."""
         return self._rows.get((cell_uuid, host))
 
     def put(self, cell_uuid: str, service: Row) -> None:
@@ -50,7 +50,10 @@ class Services:
                 self.put(cell_uuid, {**service, 'deleted': service['id']})
 
     def write(self, host_index: int, service: Row | None) -> None:
-        """Write the columns at ``host_index``. ``service`` is the row of the host's service, or None if it has none."""
+        """Write the columns ``live``, ``disabled`` and ``up`` of the host at ``host_index``.
+
+        ``service`` is the row of the host's compute service, or None if the host has none.
+        """
         self._columns['live'][host_index] = service is not None
         self._columns['disabled'][host_index] = bool(service and service['disabled'])
         self._columns['up'][host_index] = bool(service and service['up'])

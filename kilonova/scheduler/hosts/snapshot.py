@@ -79,8 +79,8 @@ class HostSnapshot:
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # The hosts' rows are read after the servers. Otherwise a row could lack a server whose reservation is
-            # removed.
+            # The hosts' rows are read after the servers.
+            # In the other order, a server could lose its reservation while the host's row does not contain it yet.
             self.refresh()
         return any(itertools.chain.from_iterable(found))
 

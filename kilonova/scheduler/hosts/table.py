@@ -26,8 +26,8 @@ from kilonova.scheduler.hosts.devices import FreeDevices
 from kilonova.scheduler.hosts.reservations import Reservation, Reservations
 from kilonova.scheduler.hosts.services import Services
 
-# Equal texts in the rows of several hosts are stored only once in memory.
-# Number of stored texts per host (for example CPU descriptions) above which texts that no row uses are removed.
+# Equal texts in the rows of several hosts (for example CPU descriptions) are stored only once in memory.
+# If more than TEXTS texts per host are stored, texts that no row uses any more are removed.
 TEXTS = 12
 _SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
 
@@ -61,7 +61,7 @@ class Table:
             self._columns.grow(self.places.size)
             self.devices.grow(self.places.size)
         if len(self._texts) > TEXTS * (len(self.places) + 1):
-            # Texts that change with each server would accumulate if texts that no row uses were not removed.
+            # Some texts change with each new server, so old texts accumulate. Keep only texts that a row still uses.
             kept = {row[name] for row in self._rows.values() for name in _SHARED}
             self._texts = {text: text for text in kept if isinstance(text, str)}
         for name in _SHARED:
@@ -160,9 +160,9 @@ class Table:
         return self._columns['live'] & np.isin(self._columns['cell'], codes)
 
     def standing(self) -> bytes:
-        """Return a fingerprint of the hosts that may get servers now.
+        """Return a fingerprint of the hosts that may get servers now: up, enabled, and mapped to a cell.
 
-        The fingerprint stays the same until such a host is added, removed, disabled or down.
+        The fingerprint changes when a host starts or stops meeting these conditions.
         """
         columns = self._columns
         return bytes((columns['live'] & columns['mapped'] & columns['up'] & ~columns['disabled']).tobytes())

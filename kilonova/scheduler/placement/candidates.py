@@ -231,9 +231,9 @@ class PlacementCandidates:
 
 
 class CurrentHost:
-    """The hosts for a rebuild; it implements ``select.Offers``.
+    """Hosts that are offered to a rebuild, without an allocation; it implements ``select.Offers``.
 
-    A server that is rebuilt stays on the host that its request names, so nothing is allocated.
+    A server that is rebuilt stays on its host. The request names this host, so all other hosts are left out later.
     """
 
     final = True

@@ -46,7 +46,7 @@ DROP_PAUSES = (0.2, 1.0, 3.0)
 class Caller:
     """The process that called ``select_destinations`` and waits for the answer.
 
-    ``until`` is the time of this machine's monotonic clock at which it stops waiting, or None if there is no limit.
+    ``until`` is the monotonic time at which the process stops waiting, or None if there is no limit.
     ``waiting()`` returns the servers whose boot operations have no host yet and were not cancelled. It raises
     Unanswered if the database does not answer. ``waiting`` is None if the request does not come from an operation.
     """
@@ -65,7 +65,7 @@ class Caller:
             raise errors.Unanswered(who='the scheduler', reason='the scheduling deadline has passed')
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
-        """Return those of these servers whose boot operations have no host yet and were not cancelled."""
+        """Return the servers of ``uuids`` whose boot operations have no host yet and were not cancelled."""
         return set(uuids) if self.waiting is None else self.waiting() & set(uuids)
 
 
@@ -95,8 +95,9 @@ class Claims:
     def claim(self, uuid: str, host: HostState, request: Request) -> Candidate | None:
         """Allocate ``request`` to the server, and return the choice, or None if the host no longer has the capacity.
 
-        If the result is None, the caller may try another candidate. If the server already has an allocation, return the
-        result of ``existing``. Raises Unanswered if Placement does not answer, or if the caller's waiting time is over.
+        If the result is None, the caller may try another candidate. If the server already has an allocation, return a
+        choice with this allocation (see ``existing``). Raises Unanswered if Placement does not answer, or if the
+        caller's waiting time is over.
         """
         try:
             self.put(uuid, request)
@@ -175,8 +176,8 @@ class Claims:
         """Write the existing allocation again, so that it gets a new generation (Placement's change counter).
 
         With the new generation, the earlier call that wrote the allocation can no longer remove it. Return False if
-        another request changed the allocation in the meantime. Return True, without a write, if the caller no longer
-        waits.
+        another request changed the allocation in the meantime. If the server's operation no longer needs a host, return
+        True without a write.
         """
         if not self._asker.waits_for([uuid]):
             return True
@@ -254,8 +255,8 @@ class Claims:
                     time.sleep(pause)
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
-        # The amounts are compared, too: an allocation that was removed and written again has the same generation as
-        # before.
+        # The amounts are compared, too.
+        # An allocation that another call removed and wrote again has the same generation (FIRST_GENERATION).
         if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:

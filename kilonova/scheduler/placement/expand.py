@@ -174,7 +174,7 @@ def _frozen(base: Request) -> tuple[Any, ...]:
 def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any], most: int) -> Iterator[Slots]:
     """Yield up to ``most`` different choices, each with ``counts[i]`` slots from ``slots[i]``.
 
-    Choices of slots that are near each other come first.
+    A slot is the capacity of a provider for one device. Choices of slots that are near each other come first.
     """
     number = math.prod(map(math.comb, map(len, slots), counts))
     if not number:
@@ -194,8 +194,8 @@ def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], A
 def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
     """Yield choices of slots that are near each other, for example on the same NUMA cell.
 
-    Each choice starts at another slot, so that an unusable slot is not part of all the first choices. A choice is None
-    if there are too few slots.
+    A slot is the capacity of a provider for one device. Each choice starts at another slot, so that an unusable slot is
+    not part of all the first choices. A choice is None if there are too few slots.
     """
     around: list[dict[Any, list[Slot]]] = []
     for of_kind in slots:
@@ -238,7 +238,8 @@ def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator
 def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
     """Choose ``counts[i]`` slots from each list ``orders[i]``, without using a slot twice.
 
-    The first slots of a list are preferred. Return None if there is no such choice.
+    A slot is the capacity of a provider for one device. The first slots of a list are preferred. Return None if there
+    are too few slots.
     """
     owner: dict[Slot, int] = {}
 
@@ -248,7 +249,7 @@ def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
                 owner[slot] = kind
                 return True
         for slot in orders[kind]:
-            # All slots that suit this kind are taken. A kind that has one of them may be able to use a different slot.
+            # All slots that suit this kind are used. Another kind may be able to move from such a slot to a free one.
             if owner[slot] != kind and slot not in tried:
                 tried.add(slot)
                 if give(owner[slot], tried):

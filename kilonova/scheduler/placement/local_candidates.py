@@ -37,9 +37,9 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# Number of hosts that Placement may refuse. After one more, Placement is asked for candidates.
+# Number of chosen hosts that Placement may refuse. After one more refusal, Placement is queried for candidates.
 REFUSALS = 3
-# If this number of answers about traits is stored, expired answers are removed.
+# If this many answers about traits are stored, expired answers are removed before another one is stored.
 MOST_BELIEVED = 10_000
 # Number of the best hosts that are tried before Placement is asked for candidates.
 TRIES = 64
@@ -208,7 +208,7 @@ class LocalCandidates:
     def _roomy(self) -> Mask:
         """Return a boolean array that is True for the hosts whose rows show enough free CPUs, memory and disk.
 
-        Placement may have allocated some of them already. Then it refuses the claim.
+        Placement may have allocated some of these resources already. In this case, Placement refuses the claim.
         """
         amounts = self._need.amounts
         found: Mask = np.logical_and.reduce([free >= amounts.get(name, 0) for name, free in self._table.free().items()])

@@ -30,7 +30,8 @@ from kilonova.virt.hardware import amounts, constraints
 LOG = logging.getLogger(__name__)
 
 _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
-# Hints that name other servers. With such a hint, the answer has no limit: matching hosts may be at its end.
+# Hints that name other servers. With such a hint, the query has no limit.
+# With a limit, Placement's answer could lack the few hosts that meet the hint.
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
 # Maximum number of named groups in a query. If there are more, Placement is asked for some of them only.
 # The maximum is low because Placement computes all combinations of a host's devices with the named groups.
@@ -208,8 +209,8 @@ def build(
     """Return the query for a request.
 
     ``in_tree`` is the uuid of the only compute node that may take the servers. If ``many_nodes`` is True, the request
-    names a host with several nodes, so the answer has no limit. If ``pinning`` is False, dedicated CPUs are requested
-    as VCPU. Raises pci.request.PciInvalidAlias for an alias that Placement cannot express.
+    names a host with several nodes, so the query has no limit. If ``pinning`` is False, dedicated CPUs are requested
+    as VCPU. Raises pci.request.PciInvalidAlias for an alias that a query to Placement cannot express.
     """
     query = CandidateQuery(limit=max_results)
     _read_extra_specs(query, spec.flavor.extra_specs)
@@ -256,15 +257,16 @@ def image_property(spec: RequestSpec, name: str) -> Any:
 
 
 def wanted(spec: RequestSpec, extra_spec: str, name: str) -> Any:
-    """Return the flavor's extra spec, or the image property if the flavor does not have it."""
+    """Return the value of the flavor's extra spec, or of the image property ``name`` if the flavor does not have it."""
     value = spec.flavor.extra_specs.get(extra_spec)
     return image_property(spec, name) if value is None else value
 
 
 def wants(spec: RequestSpec, extra_spec: str, name: str) -> bool:
-    """Return whether the flavor's extra spec is true, or the image property if the flavor does not have the extra spec.
+    """Return whether the flavor's extra spec is true.
 
-    An invalid value counts as false.
+    If the flavor does not have the extra spec, return whether the image property ``name`` is true. An invalid value
+    counts as false.
     """
     return strutils.bool_from_string(wanted(spec, extra_spec, name))
 

@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 FILTERS = 'kilonova.scheduler.filters'
 WEIGHERS = 'kilonova.scheduler.weighers'
 PREFILTERS = 'kilonova.scheduler.prefilters'
-# A path that begins so names one of Nova's own filters or weighers. Kilonova's class of the same name is loaded.
+# Beginning of the path of one of Nova's own filters or weighers. Kilonova's class of the same name is loaded instead.
 NOVA = 'nova.scheduler.'
 
 

@@ -79,7 +79,8 @@ class BaseHostWeigher:
     def _weigh_object(self, host_state: HostState, weight_properties: RequestSpec) -> float:
         """Return the host's value, on any scale; a greater value is better.
 
-        This implementation is for weighers with a method ``values``: it returns the host's entry of the array.
+        This implementation is for weighers with a method ``values``. It returns the host's entry in the array that
+        ``values`` returns.
         """
         if host_state.arrays is None or array_form(self) is None:
             raise TypeError(f'{type(self).__name__} has no method _weigh_object')
@@ -118,8 +119,8 @@ def multiplier_of(host_state: HostState, name: str, configured: float) -> float:
 def array_form(one: Any) -> Any:
     """Return the weigher's method ``values``, or None if the weigher must handle each host alone.
 
-    None is also returned for a subclass that overrides only a method for one host: the inherited ``values`` would not
-    call this method.
+    None is also returned for a subclass that inherits ``values`` but overrides another method, for example
+    ``_weigh_object``, because the inherited ``values`` would not call this method.
     """
     owner = next((cls for cls in type(one).__mro__ if any(name in vars(cls) for name in _FORMS)), None)
     return one.values if owner is not None and 'values' in vars(owner) else None
