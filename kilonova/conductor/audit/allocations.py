@@ -43,9 +43,9 @@ class _Side:
         node: Node on which the resources are.
         flavor: Flavor that sets the amounts, or None.
         topology: NUMA topology, or None.
-        from_volume: Whether the server boots from a volume, and so needs no disk of its own.
-        devices: Rows of the devices that the server holds on the host; None if the source and the destination of its
-            move are the same host, and the rows do not show to which of the two a device belongs.
+        from_volume: Whether the server boots from a volume, so that its allocation has no DISK_GB for a root disk.
+        devices: Rows of the devices that the server holds on the host. None if the server moves within one host, so
+            that the rows do not show whether a device belongs to the source or to the destination of the move.
     """
 
     what: str
@@ -85,7 +85,7 @@ class Allocations:
                 name = provider['name']
                 tree[provider['uuid']] = _address(name[len(prefix) :].lower()) if name.startswith(prefix) else ''
                 if not tree[provider['uuid']]:
-                    # The names of Cyborg's providers contain the PCI address of the device, so the address is searched.
+                    # Cyborg's providers have the PCI address of the device in their names. Search the name for it.
                     self.others[node['node']].update(dict.fromkeys(_ADDRESS.findall(name.lower()), name))
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
                     self.consumers[consumer][provider['uuid']] = held
@@ -94,8 +94,8 @@ class Allocations:
     def compare_cards(self, devices: list[Row]) -> None:
         """Report devices that another service, such as Cyborg, offers in Placement as well.
 
-        ``devices`` are the device rows of a cell. A virtual function is also reported if the other service offers its
-        card.
+        ``devices`` are the device rows of a cell. A virtual function is also reported if another service offers the
+        card of the virtual function.
         """
         found = {
             (device['host'], address, name)
@@ -120,9 +120,9 @@ class Allocations:
     ) -> None:
         """Compare the allocations of the servers of a cell with the servers' flavors and devices.
 
-        The keys of ``servers``, ``moving`` and ``owned`` are server uuids. Their values are the servers' rows, the rows
-        of the servers' migrations, and the rows of the servers' devices. ``trees`` is the result of ``read`` for this
-        cell. Servers in ``busy``, on which an operation works, are left out.
+        ``servers`` is {server uuid: row of the server}, ``moving`` {server uuid: row of its migration} and ``owned``
+        {server uuid: rows of its devices}. ``trees`` is the result of ``read`` for this cell. Servers in ``busy``, on
+        which an operation works, are left out.
         """
         for uuid, server in servers.items():
             if uuid in busy:

@@ -50,7 +50,7 @@ AT_ONCE = 16
 # Maximum seconds that the audit waits for the reply of one host, and for the replies of all hosts in all its checks.
 PATIENCE, PATIENCE_WITH_ALL = 30.0, 120.0
 IN_TIME = f'{PATIENCE:.0f} s for a host, {PATIENCE_WITH_ALL:.0f} s for all'
-# libvirt's number of the state of a running domain.
+# Number of the domain state "running" in libvirt.
 RUNNING = 1
 # Servers in these vm states must have no running guest.
 OFF = ('stopped', 'soft-delete', 'shelved')
@@ -81,8 +81,8 @@ class AuditReport:
 
     Attributes:
         disagreements: One line of text for each disagreement.
-        in_flight: One line for each operation that is running or waiting, and one for each difference that will end
-            without an operator.
+        in_flight: One line for each operation that is running or waiting, and one for each difference that will
+            disappear without help of an operator.
         silent: One line for each host or service that did not answer, with the reason.
         checked: Numbers of compared rows: ``servers`` and ``devices``.
     """
@@ -187,7 +187,7 @@ class _AuditRun:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = AuditReport()
-        # A dict from a row's name in the lines of the report to the time of the row's last change.
+        # {name by which the report's lines call a row: time of the row's last change}
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:
@@ -213,7 +213,7 @@ class _AuditRun:
             self._places.learn(database.cell, cell)
             views = self._hosts([node['host'] for node in cell['nodes']], {one.host for one in down})
             read.append((cell, views, self._allocations.read(cell['nodes'])))
-        # A consumer may hold resources in several cells, so cells are compared only after all of them were read.
+        # A consumer may hold resources in several cells, so no cell is compared before all cells were read.
         for cell, hosts, trees in read:
             known |= self._cell(cell, api, hosts, trees)
         self._allocations.compare_consumers(known)
@@ -260,7 +260,7 @@ class _AuditRun:
         for uuid, why in unreadable.items():
             if uuid not in busy:
                 self._wrong(f'database: {why} Nothing else of the server is compared')
-        # A server with a text that cannot be parsed is not compared further, so it is treated like a busy server.
+        # A server with a text that cannot be parsed is not compared further. ``busy`` leaves it out of the comparisons.
         busy |= unreadable.keys()
         self._states(servers, cell, busy)
         self._devices(cell['devices'], servers, moving, busy)
@@ -329,7 +329,7 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # A node's row changes often, so its time is stored only for the report's line about devices that it offers.
+        # A node's row changes often. So its time of change is used only for report lines about the devices it offers.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
@@ -398,7 +398,7 @@ class _AuditRun:
     def _pools(self, nodes: list[dict[str, Any]], devices: list[Row]) -> None:
         """Compare the device pools of each node, which schedulers read, with the node's device rows.
 
-        The two must agree, because a host writes them together.
+        The pools and the rows must agree, because a host writes them together.
         """
         # Mediated devices are not counted here, because pools don't contain them: Placement alone chooses them.
         free = Counter(

@@ -6,8 +6,8 @@
     hosts.learn(database.cell, rows)           # for each cell, before anything is compared
     hosts.compare(mappings, aggregates, operations)
 
-The databases and Placement are written one after the other. While an operation of kind ``host_removal`` or ``mirror``
-(update of an aggregate) is not complete, the two may differ for the operation's host, so this host is not reported.
+The databases and Placement are written one after the other. So while an operation of kind ``host_removal`` or
+``mirror`` (update of an aggregate) runs, they may differ for the operation's host. This host is not reported.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
 # The states in which a server may detach a port.
 DETACH = states.TRANSITIONS['detach_interface.start']
-# Texts that say when a server in another state can detach a port: LATER for these vm states, AWAKE for all others.
+# LATER: {vm state that allows no detach: event after which a detach is possible}. AWAKE: text for other vm states.
 LATER = {'resized': 'its resize is confirmed or reverted'}
 AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
 # Resources that a server holds in Placement, as {provider uuid: {resource class: amount}}.
@@ -99,9 +99,8 @@ class PortAudit:
     ) -> None:
         """Compare the servers of a cell with their ports.
 
-        The keys of the three dicts are server uuids. The values of ``servers`` are the servers' rows, those of
-        ``owned`` the rows of their devices, and those of ``allocated`` their allocations in Placement. Servers in
-        ``busy``, on which an operation works, are left out.
+        ``servers`` is {server uuid: row of the server}, ``owned`` {server uuid: rows of its devices} and ``allocated``
+        {server uuid: its allocation in Placement}. Servers in ``busy``, on which an operation works, are left out.
         """
         self._known.update(servers, busy)
         for uuid, server in servers.items():

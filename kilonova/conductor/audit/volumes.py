@@ -53,8 +53,8 @@ class VolumeAudit:
     def compare(self, servers: Mapping[str, Row], rows: Mapping[str, Sequence[Row]], busy: set[str]) -> None:
         """Compare the volume rows of the servers of a cell with the attachments in Cinder.
 
-        The keys of both dicts are server uuids. The values of ``servers`` are the servers' rows, those of ``rows`` the
-        rows of their volumes. Servers in ``busy``, on which an operation works, are left out.
+        ``servers`` is {server uuid: row of the server}, and ``rows`` is {server uuid: rows of its volumes}. Servers in
+        ``busy``, on which an operation works, are left out.
         """
         self._known.update(servers, busy)
         for uuid, server in servers.items():
