@@ -70,7 +70,7 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
             try:
                 new = work.env.accelerators.create(name)
             except KilonovaError:
-                # The requests that were created so far are deleted, because a retry of the step creates all again.
+                # Delete the requests that were created so far, because a retry of the step creates all requests again.
                 _forget(work, sorted(made))
                 raise
             made.update((one.uuid, one.group) for one in new)
@@ -110,7 +110,7 @@ def bind(
         make(work, profile, ports)
         # The uuids are stored before the requests are bound, so that another conductor that takes the row finds them.
         work.decide({})
-    # Right after the requests were created in the first attempt none is bound, so Cyborg need not be asked.
+    # If this process has just created the requests in the first attempt, none is bound yet. So Cyborg is not asked.
     look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
     # Delete requests that an earlier attempt has bound to the same uuid and could not delete.
@@ -185,7 +185,7 @@ def unbind(work: Work[Any]) -> None:
 
 
 def profile_of(flavor: Mapping[str, Any]) -> str | None:
-    """Return the name of the flavor's device profile, or None. ``flavor`` is a serialized Flavor object."""
+    """Return the name of the flavor's device profile, or None if it has none. ``flavor`` is a serialized object."""
     return device_profile.name_of(flavor['nova_object.data'].get('extra_specs') or {})
 
 

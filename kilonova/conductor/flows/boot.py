@@ -219,9 +219,9 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
     """
     with work.env.api.write() as conn:
         # The build request is deleted first, because this statement locks its row.
-        # If the user deletes the server at the same time, only one of the two transactions finds the build request.
+        # If the user deletes the server at the same time, only one of the transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # If this is a second try, the first try may have written everything and lost the reply to its COMMIT.
+            # The transaction may be a repetition: a first try may have written everything without getting the reply.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -340,7 +340,7 @@ def _await_volumes(work: BootWork) -> bool:
             work.outputs.unasked = is_first
             raise
     if work.outputs.unasked:
-        # Requests are sent from now on. So after a crash, the next try must search for created ports and attachments.
+        # From now on requests are sent. After a crash, the next try must search for ports and attachments that exist.
         work.outputs.unasked = False
         work.decide({})
     return is_first
@@ -397,7 +397,7 @@ def claim_chosen(work: Work[Any]) -> None:
             generation=held.get('consumer_generation'),
         )
     except (PlacementConflict, PlacementInvalid) as error:
-        # Placement raises PlacementInvalid if it does not know one of the resource providers (any more).
+        # PlacementInvalid means that Placement does not know one of the resource providers, or no longer knows it.
         raise HostRejected(reason=f'{host.host}: {error}') from error
 
 
@@ -424,7 +424,7 @@ def build(work: BootWork) -> None:
     instance.availability_zone = host.availability_zone or instance.availability_zone
     port_vifs.cached(instance, work.outputs.vifs or ())
     if work.env.notify.enabled:
-        # Only notifications contain the tags.
+        # Add the server's tags, because notifications contain them.
         instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
     work.call_host(
         host.host,
@@ -455,7 +455,7 @@ def undo_build(work: BootWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # A host writes itself to the server's row before it starts the guest. If it has not, it can't do so any more.
+        # A host writes its name to the server's row before it starts the guest. Without its name, it runs no guest.
         return not work.failed and work.instance_row(fresh=True)['host'] == host
 
     def leave(conn: engine.Connection) -> None:
@@ -533,7 +533,7 @@ class Boot(Flow[BootOutputs]):
         if isinstance(error, GroupPolicyViolated):
             work.outputs.overtaken = sorted({*work.outputs.overtaken, work.attempt})
             if not self.more_attempts(work):
-                # The scheduler now knows the hosts of the group's other members, which it did not know before.
+                # By now the group's other members have hosts, so the scheduler can choose in accord with the policy.
                 choose_again(work)
         return super().next_attempt(work, step, error)
 
@@ -585,7 +585,7 @@ class Boot(Flow[BootOutputs]):
 
 
 def _is_orphan(work: BootWork) -> bool:
-    """Return whether this operation row is in a cell to which the server does not belong.
+    """Return whether this operation row is in a cell that does not contain the server.
 
     Such a row was inserted by a conductor that no longer owned the operation, after the new owner had ended it.
     """

@@ -71,7 +71,7 @@ def choose(work: EvacuateWork) -> None:
 def _follow_image(work: EvacuateWork) -> None:
     """Replace the image in the evacuation's arguments by the image that the server has now.
 
-    The images differ if a rebuild ran when the evacuation was accepted, and was undone since.
+    They differ if the evacuation was accepted while a rebuild ran, and this rebuild was undone afterwards.
     """
     server = work.instance()
     kept = objects.ImageMeta.from_system_metadata(server.system_metadata, server.image_ref or None)
@@ -140,7 +140,7 @@ def undo_evacuate_instance(work: EvacuateWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # A host claims the server before it starts the guest. If it has not claimed, its claim would be refused now.
+        # A host claims the server before it starts the guest. A host without a claim gets none now, and runs no guest.
         return moved.dest_compute == host and not work.cancelled
 
     releases.ask_to_undo(

@@ -72,7 +72,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostDown as error:
-        # The host may be off for long, so the time limit is not checked here. It counts from the host's next start.
+        # The host may be off for long. The time limit begins at the host's next start, so it is not checked here.
         _tell(work, error)
         raise Unanswered(error.message) from error
     except Unanswered as error:

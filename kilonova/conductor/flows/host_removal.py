@@ -1,4 +1,6 @@
-"""Flow that removes a host from Kilonova after its compute service was deleted, if the API process did not complete it.
+"""Flow that removes a host from Kilonova after its compute service was deleted.
+
+The API process removes the host itself. The flow is used if the API process did not complete the removal.
 
 The steps are forget_host and delete_providers.
 """

@@ -125,7 +125,7 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
-    # If a user aborted the migration, only the first of the calls that undo it tells the source so.
+    # If a user aborted the migration, only the first undo call to the source says that the user aborted it.
     first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(
         instance=work.instance(fresh=True),
@@ -302,7 +302,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     """Ask the source for the state of the guest, and return it as {'active': bool, 'switched': bool}.
 
     ``active`` is True if the source has the guest, ``switched`` if the migration was switched to post-copy. Both values
-    are False if the source is down.
+    are False if the source is down. ``order`` has the arguments of the call.
     """
     nothing = {'active': False, 'switched': False}
     try:
@@ -312,7 +312,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
-        # If the source has failed several times, the destination is asked instead, so that the operation can end.
+        # If the source has failed several times, ask the destination in its place, so that the operation can end.
         if work.outputs.tries < releases.UNDO_TRIES:
             raise
         return nothing

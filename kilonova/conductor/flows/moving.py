@@ -82,8 +82,8 @@ def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
     """Store the server's request spec in the API database.
 
     The operation row is in another database than the request spec. Therefore the function first reads the stored
-    request spec, then checks that this process still owns the operation, and writes only if the request spec is
-    unchanged since. Otherwise it tries again. Raises Unanswered if the request spec changes during each of ``SAVES``
+    request spec, then checks that this process still owns the operation. It writes only if the request spec was not
+    changed since the read, else it tries again. Raises Unanswered if the request spec was changed in each of ``SAVES``
     tries.
     """
     for _ in range(SAVES):
@@ -211,14 +211,14 @@ def claim_and_move(work: Work[Any]) -> None:
             check=work.compare_now,
         )
     except (PlacementConflict, PlacementInvalid) as error:
-        # Placement raises PlacementInvalid if it does not know one of the resource providers (any more).
+        # PlacementInvalid means that Placement does not know one of the resource providers, or no longer knows it.
         raise HostRejected(reason=f'{host.host}: {error}') from error
     if (profile := accelerators.profile_of(work.args['flavor'])) is not None:
         accelerators.bind(work, profile, host, work.args['migration_uuid'])
 
 
 def undo_claim_and_move(work: Work[Any]) -> None:
-    """Delete the accelerators on the destination, and move the former allocation from the migration to the server."""
+    """Delete the accelerators on the destination, and move the source's allocation from the migration to the server."""
     accelerators.unbind(work)
     if work.outputs.select is not None:
         work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
@@ -232,7 +232,7 @@ class Choosing(Flow[RechosenT]):
         """Undo this attempt and try the next chosen host, or have the scheduler choose hosts again.
 
         The scheduler chooses again if no host is left and Placement refused the last claim because another server has
-        taken the resources since. It may choose the same host again, if other devices are free there. Returns False if
+        taken the resources. The scheduler may choose the same host if other devices are free there. Returns False if
         nothing is left to try.
         """
         if super().next_attempt(work, step, error):

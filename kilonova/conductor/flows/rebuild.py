@@ -297,7 +297,7 @@ class _Rebuilding(Flow[OutputsT]):
             if rename:
                 operations.insert(conn, rename)
 
-        # The instance action gets an event of the host only if the host was called.
+        # The instance action gets an event ``ON_HOST`` only if the host was called.
         events = [work.event(EVENT, 'Error', work.env.host)]
         events += [work.event(ON_HOST, 'Error', at)] if at is not None else []
         Ending(

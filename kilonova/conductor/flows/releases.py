@@ -107,10 +107,10 @@ def ask_to_undo(
 
 
 def check_no_guest(work: Work[Any], host: str, may_run: Callable[[], bool] = lambda: True) -> None:
-    """Raise HostNotFenced if the host, which is down, may still run a guest that another host would start.
+    """Raise HostNotFenced if a host that is down may still run the guest, so that the server could get two guests.
 
-    ``may_run()`` returns whether the host may have started the guest and another host would start the guest, too. A
-    host that an operator has forced down runs no guest, so no error is raised.
+    ``may_run()`` returns whether the host may have started the guest while another host would start it as well. No
+    error is raised if an operator has forced the host down, because it runs no guest then.
     """
     if may_run() and not work.env.liveness.is_fenced(work.db, host):
         raise HostNotFenced(host=host) from None
@@ -416,7 +416,7 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
         )
     held = client.attachments(work.instance_uuid)
     with contextlib.suppress(VolumeNotFound):
-        # Cinder sets the status that the volume had before. If the server has detached it since, make it available.
+        # Cinder gives the volume the status that it had before the migration. Correct it if the volume was detached.
         if client.volume(None, volume_id).status == 'in-use' and all(one.volume_id != volume_id for one in held):
             client.call_available(volume_id)
     if swapped:
@@ -424,9 +424,9 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
 
 
 def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
-    """Replace a volume id in the server's volume rows by the id that the volume service has for the attachment.
+    """In the server's volume rows, replace ``volume_id`` by the volume id that Cinder has for the row's attachment.
 
-    Only rows with the id ``volume_id`` are changed. ``held`` is a dict from attachment id to volume id, as the volume
+    Rows with another volume id are not changed. ``held`` is a dict from attachment id to volume id, as the volume
     service returned them.
     """
     with engine.silence(), work.db.write() as conn:

@@ -132,7 +132,7 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # A host claims the server before it starts the guest. If it has not claimed, its claim would be refused now.
+        # A host claims the server before it starts the guest. A host without a claim gets none now, and runs no guest.
         return instance.task_state not in states.ENDING and instance.host == host
 
     def leave(conn: engine.Connection) -> None:

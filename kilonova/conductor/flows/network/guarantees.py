@@ -6,7 +6,7 @@ of this port are requested or released:
     guarantees.ask(spec, ports)                           # before the scheduler is asked for a host
     guarantees.profile(port, choice.mappings)             # the part of the port's binding about the chosen providers
     guarantees.add(work, port_id, wanted, device)         # for one more port of a server on its host
-    guarantees.settle(work.env, uuid, classes, check)     # makes the server's allocation equal to that of its ports
+    guarantees.settle(work.env, uuid, classes, check)     # allocates exactly what the server's ports guarantee
 
 Only Neutron defines these resource classes. Therefore all resources of such a class that a server holds belong to its
 ports, and the ``binding:profile`` of a port names the resource providers.

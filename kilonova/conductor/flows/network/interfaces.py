@@ -176,7 +176,7 @@ def create_or_bind_port(work: Work[AttachOutputs]) -> None:
 
 
 def undo_create_or_bind_port(work: Work[AttachOutputs]) -> None:
-    """Release the ports of the server that are not in its info cache."""
+    """Release the port that the step created or bound: ports of the server that are not in its info cache."""
     given = work.args['wish']['port_id']
     port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
 

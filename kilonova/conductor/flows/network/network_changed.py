@@ -66,7 +66,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # If an operation is bringing the server to a host, that operation needs all requested ports in the info cache.
+        # An operation that brings the server to a host needs all requested ports in the info cache. Wait for its end.
         releases.check_no_running_operation(work)
     if work.args.get('renamed'):
         _name(client, ports, name_in_dns(row['hostname'] or ''))
@@ -88,7 +88,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     ]
     with engine.silence(), work.db.write() as conn:
         if work.args.get('renamed') and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
-            # The server was renamed while this step wrote the DNS names, so the names may be the older ones. Try again.
+            # The server was renamed while this step wrote the ports' DNS names. Write the names again.
             raise RetryLater(f'server {work.instance_uuid}', 'it was renamed meanwhile', 0)
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]
@@ -177,7 +177,7 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
 
     def check(conn: engine.Connection) -> None:
-        # If the info cache was changed since it was read, an attach may have added this port again.
+        # Another operation may have changed the info cache since it was read. For example, it attached the port again.
         if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
             raise RetryLater(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
 

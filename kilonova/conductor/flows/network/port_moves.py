@@ -53,7 +53,7 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
             return vif.before
-        # Store the old providers only once: when the step is repeated, the binding may already name the new providers.
+        # Store the old providers only in the first try. In a later try the binding may already name the new providers.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
 
     _to_host(
@@ -110,7 +110,7 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # If a port needs a device and is bound to this host already, the host has bound it in an earlier try.
+            # A port that needs a device and has a binding to this host was bound by the host in an earlier try.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host

@@ -105,7 +105,7 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
                 port.device_profile if port.vnic_type in ACCELERATED else None
             ) != wish.profile:
                 raise PortChanged(port_id=wish.port_id)
-            # A port that needs a device is not bound to a host yet. The host of an earlier attempt is removed.
+            # A port that needs a device is bound to no host yet. A binding that an earlier attempt made is removed.
             to = host.host if wish.device is None and wish.profile is None else None
             ports.append(
                 bind(

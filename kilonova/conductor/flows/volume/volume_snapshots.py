@@ -63,7 +63,7 @@ class SnapshotOutputs(Outputs):
 
 
 def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -> None:
-    """Call this method of the server's host with the argument ``what`` of the operation, extended by the volume id.
+    """Call this method of the server's host with the operation's argument named ``what``, and add the volume id to it.
 
     Raises HostDown if the host is forced down, so that no guest runs on it. Raises HostNotFenced if the host is down
     and may still run the guest, because it is then unknown which file the guest uses.
@@ -129,7 +129,7 @@ def _plan(work: Work[SnapshotOutputs]) -> None:
 
 
 def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[engine.Connection], object]:
-    """Return a function ``write(conn)`` that writes to the volume's row which file the volume is in, and its format."""
+    """Return a function ``write(conn)`` that writes the name and format of the volume's file to the volume's row."""
     volume = volume_of(work).in_file(name, format_)
     connector = volume.known_at.get(volume.host or '', {}).get('connector')
     text = volume.connection_info(work.instance_uuid, volume.host, volume.connection, connector)
@@ -187,7 +187,7 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
 
 
 def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
-    """Log for operators which file has the data that they must merge (docs/admin/volumes.md)."""
+    """Log an error that names the file whose data an operator must merge (docs/admin/volumes.md). ``why`` says why."""
     LOG.error(
         'Data that server %s wrote to volume %s is in file %s, which the volume service does not know: %s',
         work.instance_uuid,
@@ -231,7 +231,7 @@ class Create(OneVolume[SnapshotOutputs]):
         if not work.outputs.refused:
             _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
         if taken and not work.cancelled and not _is_taken(work):
-            # Cinder has rejected the snapshot, and a failed operation can't have the host merge the files any more.
+            # Cinder has rejected the snapshot. A failed operation can't call the host to merge the files any more.
             _say_where(work, "the server's host failed before")
             taken = False
         if taken:

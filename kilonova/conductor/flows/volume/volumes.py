@@ -206,7 +206,7 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
 def _attach(
     work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str, *, is_complete: bool
 ) -> None:
-    """Attach a volume to a host by a new attachment, and delete the former one. Complete it if ``is_complete``."""
+    """Attach a volume to a host by a new attachment (complete if ``is_complete``), and delete the former attachment."""
     made = _make(work, volume, host, connector, device, is_complete=is_complete)
     LOG.info('Attached volume %s to host %s', volume.volume_id, host, instance_uuid=work.instance_uuid)
     _keep(
@@ -259,8 +259,8 @@ def _make(
 def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
     """Write the columns in ``values`` to the row of a volume.
 
-    Raises Unanswered if another operation has changed the row since it was read. If ``values`` contain a new
-    attachment, no row has this attachment then, and the next try deletes it in Cinder.
+    Raises Unanswered if another operation has changed the row since it was read. In this case, a new attachment in
+    ``values`` is not in any row, and the next try of the step deletes it in Cinder.
     """
 
     def write(conn: engine.Connection) -> None:
@@ -469,7 +469,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
     server = work.instance(fresh=True)
     _delete_unknown_attachments(work, server.volumes)
     connector, _names = _connector(work, server, server.host)
-    # The stored connections are those of the first volume, so they are not used for the copy.
+    # The stored connections belong to the first volume, so they are not used for the copy.
     known = replace(volume, known_at={})
     made = _make(work, replace(known, volume_id=copy_id), server.host, connector, volume.device, is_complete=False)
     return {
