@@ -1,6 +1,6 @@
 """``Cancels``, which tells hosts that an operation on which they work was cancelled.
 
-A delete is accepted while another operation of the server runs. Its row waits until the running operation has ended.
+A delete is accepted while another operation of the server runs. Its row waits for the end of the running operation.
 The conductor that finds the waiting row cancels the running operation with this module (operations.md, rule 17). The
 cancel is sent again every few seconds, because the message to a host may be lost.
 """
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 class Cancels:
     """Tells hosts that an operation was cancelled.
 
-    ``before`` sends the cancel of each operation for which a delete waits, and ``again`` that of one operation.
+    ``before`` sends the cancels of all operations whose end a delete waits for. ``again`` sends one cancel again.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -60,7 +60,7 @@ class Cancels:
         """Tell the hosts of an operation again that it was cancelled, because the first message may have been lost."""
         with db.read() as conn:
             row = operations.get(conn, uuid)
-            # The API database has no instance rows, because its operations are of servers that have no cell yet.
+            # The API database has no instance rows. Operations in it belong to servers that have no cell yet.
             instance = instances.get(conn, row.instance_uuid) if row is not None and db is not self._env.api else None
         if row is not None:
             self._cancel(db, row, instance)

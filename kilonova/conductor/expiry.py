@@ -127,7 +127,7 @@ def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.D
 
 
 def end_build(env: Environment, db: engine.Database, due: Due) -> None:
-    """Cancel the boot operation ``due.row`` of a server whose build takes too long.
+    """Cancel the boot operation of a server whose build takes too long. ``due.row`` is the operation's uuid.
 
     The conductor that runs the operation releases all resources, and the server gets the state ERROR.
     """

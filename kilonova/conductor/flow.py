@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 
 def reasons(uuid: str, refusals: Iterable[str]) -> str:
-    """Return the messages with which hosts refused a server as one text, for the message of a fault.
+    """Return one text with the error messages of the hosts that refused a server, for the message of a fault.
 
     The server's uuid is removed from each message, because the fault names the server once and its length is limited.
     Equal messages of several hosts appear once.
@@ -232,13 +232,13 @@ class Flow(Generic[OutputsT]):
     def more_attempts(self, work: Work[OutputsT]) -> bool:
         """Return whether the operation may be tried on another alternate host that the scheduler has chosen.
 
-        Returns False for flows for which the scheduler chooses no hosts.
+        Returns False if the scheduler chooses no hosts for this kind of operation.
         """
         hosts = work.outputs.hosts if isinstance(work.outputs, SelectOutputs) else []
         return work.attempt < min(len(hosts), work.env.max_attempts)
 
     def exhausted(self, work: Work[OutputsT], error: HostRejected) -> Exception:
-        """Return the error with which the operation fails after ``error``, the refusal of the last host."""
+        """Return the error that ends the operation after the last host has refused. ``error`` is this refusal."""
         return error
 
     def ended_badly(self, work: Work[OutputsT]) -> None:

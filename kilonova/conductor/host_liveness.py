@@ -68,7 +68,7 @@ class HostLiveness:
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # If no host of a cell reports for this number of seconds, this is a gap. Each host reports more often.
+        # Seconds without any report in a cell that count as a gap. Each host that is up reports more often than this.
         self._gap = service_down_time / 2
         # Seconds between two checks. Three checks fit into the shortest gap, so that no gap is missed.
         self.period = service_down_time / 6
@@ -108,7 +108,7 @@ class HostLiveness:
             self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
     def is_down(self, db: Database, host: str) -> bool:
-        """Return whether a host is down. Then it makes no sense to call the host.
+        """Return whether a host is down, so that calls to it would fail.
 
         A host is down if its service is forced down or deleted, or if the host didn't report although it could have
         reported. Runs one SQL statement.
@@ -199,9 +199,8 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # Hosts may be starting at the same time as this process, for example after a power failure.
-                # So if no host has reported recently, the time before the start of this process does not count as an
-                # outage.
+                # The hosts may be starting at the same time as this process, for example after a power failure.
+                # So if no host has reported recently, the time before this process started is not an outage.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )

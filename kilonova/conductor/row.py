@@ -167,7 +167,7 @@ class LeasedOperation(Generic[OutputsT]):
         self.request_id, self.created_at = row.request_id, row.created_at
         self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        # Position and attempt in the database. ``position`` of this object may be greater: not every step is saved.
+        # Position and attempt in the database. This object's ``position`` may be ahead, as not every step is saved.
         self._place = (row.position, row.attempt)
         # True if the row in the database was compared with this object after the last message to another process.
         self._compared = True
@@ -273,7 +273,7 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # If this is a second try, the first try may have written the row and lost the reply to its COMMIT.
+            # The transaction may be a repetition: a first try may have written the row without getting the reply.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -349,11 +349,11 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # If the row was cancelled and this process does not know it yet, ``end_owned`` returns False.
+        # If the row was cancelled but this process has not read that yet, ``end_owned`` returns False.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # If this is a second try, the first try may have deleted the row and lost the reply to its COMMIT.
+                # The transaction may be a repetition: a first try may have deleted the row without getting the reply.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 write(conn)

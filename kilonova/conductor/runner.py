@@ -319,7 +319,7 @@ class Runner:
             self._held.difference_update(uuids)
 
     def _drop_parked(self, owner: str) -> None:
-        """Forget the operations that wait for a host, because the lease under which they are owned has expired.
+        """Forget the operations that wait for a host and belong to ``owner``, because the owner's lease has expired.
 
         Running operations need not be stopped here: their next check of the lease raises LeaseLost.
         """

@@ -143,7 +143,7 @@ class Work(LeasedOperation[OutputsT]):
             with engine.silence(), self.db.read() as conn:
                 row['system_metadata'] = instances.get_system_metadata(conn, self.instance_uuid)
         if self.env.notify.enabled and 'metadata' not in row:
-            # Only notifications contain the user's metadata.
+            # Read the user's metadata, because notifications contain them.
             with engine.silence(), self.db.read() as conn:
                 row['metadata'] = metadata.get(conn, self.instance_uuid)
         apart = ('system_metadata', 'metadata')
@@ -309,7 +309,7 @@ class Work(LeasedOperation[OutputsT]):
         if self.failed:
             return
         if isinstance(error, Cancelled) and self.error is None:
-            # A host reported the cancel first. Read the row, because the cancel may have stored its reason in the row.
+            # A host reported that the operation was cancelled. Read the row, which may have the reason of the cancel.
             self.standing()
         self.failed = True
         self.error = self.error or {
@@ -332,7 +332,7 @@ class Work(LeasedOperation[OutputsT]):
             pause = error.pause
         else:
             self.outputs.tries += 1
-            # If no host reports, messaging has failed. The pause stays short: hosts report soon after it works again.
+            # If no host reports, messaging has failed. Hosts report again soon after that, so the pause stays short.
             longest = 2 * PAUSE if isinstance(error, HostsNotReporting) else LONGEST_PAUSE
             pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
         LOG.info(

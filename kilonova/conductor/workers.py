@@ -46,7 +46,7 @@ class WorkerThreads:
 
     def __init__(self, count: int) -> None:
         lock = threading.RLock()
-        # Idle ordinary workers wait on ``lock``, and workers that run only urgent jobs wait on ``_reserved``.
+        # Ordinary workers without a job wait on ``lock``. Workers that run only urgent jobs wait on ``_reserved``.
         self.lock, self._reserved = threading.Condition(lock), threading.Condition(lock)
         self.threads: list[threading.Thread] = []
         self.stopping = False
