@@ -53,7 +53,7 @@ LOG = logging.getLogger(__name__)
 
 # Name of the event that the conductor adds to the instance action ``create`` if the boot fails.
 EVENT = 'conductor_schedule_and_build_instances'
-# Time limit of a call to the scheduler, in seconds. Later the scheduler must not claim (operations.md, rule 9).
+# Maximum seconds of a call to the scheduler. After that time the scheduler must not claim (operations.md, rule 9).
 SELECT_DEADLINE = 60.0
 
 
@@ -533,7 +533,7 @@ class Boot(Flow[BootOutputs]):
         if isinstance(error, GroupPolicyViolated):
             work.outputs.overtaken = sorted({*work.outputs.overtaken, work.attempt})
             if not self.more_attempts(work):
-                # By now the group's other members have hosts, so the scheduler can choose in accord with the policy.
+                # Other members of the server group have hosts by now. The scheduler takes these hosts into account.
                 choose_again(work)
         return super().next_attempt(work, step, error)
 

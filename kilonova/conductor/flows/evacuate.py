@@ -71,7 +71,7 @@ def choose(work: EvacuateWork) -> None:
 def _follow_image(work: EvacuateWork) -> None:
     """Replace the image in the evacuation's arguments by the image that the server has now.
 
-    They differ if the evacuation was accepted while a rebuild ran, and this rebuild was undone afterwards.
+    The two images differ if the evacuation was accepted while a rebuild ran, and this rebuild was undone afterwards.
     """
     server = work.instance()
     kept = objects.ImageMeta.from_system_metadata(server.system_metadata, server.image_ref or None)

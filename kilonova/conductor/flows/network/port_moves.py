@@ -110,7 +110,7 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # A port that needs a device and has a binding to this host was bound by the host in an earlier try.
+            # Only the host itself binds a port that needs a device. A binding to this host is from an earlier try.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host
