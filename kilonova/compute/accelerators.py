@@ -4,7 +4,7 @@
     accelerators.await_bound(flavor, uuid, check)    # wait until the requests of this uuid are bound, and return them
     accelerators.devices(flavor, uuid)               # the [PciDevice] of a server whose requests are bound
 
-``await_bound`` and ``devices`` raise AcceleratorRequestBindingFailed unless the server has as many requests as its
+``await_bound`` and ``devices`` raise AcceleratorRequestBindingFailed if the server has more or fewer requests than its
 device profile and its ports ask for.
 
 The conductor binds the requests before it asks a host to build. If Cyborg must program a device first, the binding is
@@ -158,7 +158,8 @@ class HostAccelerators:
     def _resolved(self, holder: str) -> tuple[list[AcceleratorRequest] | None, str]:
         """Query Cyborg once, and return the accelerator requests and an error text.
 
-        The requests are None while a binding is pending or if Cyborg does not answer. The text is '' if Cyborg answers.
+        The requests are None if a binding is still pending, or if Cyborg does not answer. The text is the reason why
+        Cyborg did not answer, or '' if it answered.
         """
         try:
             return self._asked().resolved(holder), ''
@@ -189,9 +190,10 @@ def checked(holder: str, found: list[AcceleratorRequest]) -> list[AcceleratorReq
 def attached(found: list[AcceleratorRequest], holder: str) -> list[objects.PciDevice]:
     """Return the devices that a guest gets for these accelerator requests.
 
-    The attach handle of each request names its device. Raises AttachHandleInvalid if a handle can't be used.
+    The attach handle of each request names the device that was assigned to it. Raises AttachHandleInvalid if a handle
+    can't be used.
 
-    Handles of Cyborg's test type are ignored.
+    Requests with a handle of Cyborg's test type are ignored.
     """
     ignored = sum(one.handle_kind == accel_request.TEST_PCI for one in found)
     if ignored:

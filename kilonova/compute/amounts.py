@@ -1,4 +1,4 @@
-"""Amounts of CPU, memory and disk, and placement on NUMA cells, of servers and of the host. ``tracker`` uses them."""
+"""Amounts of CPU, memory and disk, and NUMA placements, of servers and of the host. ``tracker`` uses them."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Usage:
 
 @dataclass(frozen=True)
 class HostCapacity:
-    """The most that a host may give to servers: totals times allocation ratios.
+    """The largest amounts that a host may give to its servers: its totals times the allocation ratios.
 
-    An amount that is None is not limited by the tracker.
+    If an amount is None, the tracker does not limit it.
     """
 
     vcpus: float | None = None
@@ -102,7 +102,7 @@ class HostNumaCells:
 
     def __init__(self, topology: objects.NUMATopology | None = None, limits: numa.CellLimits | None = None) -> None:
         self.topology, self.limits = topology, limits or numa.CellLimits()
-        # The last result of ``text``, and the servers' NUMA placements for which it was computed.
+        # The last result of the method ``text``, and the servers' NUMA placements for which that text was computed.
         self._places: Places = []
         self._text: str | None = None
 

@@ -31,7 +31,7 @@ from kilonova.virt import command
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of commands that run at the same time on one host.
+# Maximum number of cleaning and health commands that run at the same time on one host.
 AT_ONCE = 8
 NOT_YET = 'it is not cleaned yet'
 
@@ -66,7 +66,7 @@ class Program:
         return cls(option, argv, conf.devices[f'{option}_timeout'])
 
     def failed(self, device: PciDevice, stopping: threading.Event) -> str | None:
-        """Run the command for a device. Return None if it succeeds, otherwise the reason of the failure, for operators.
+        """Run the command for a device. Return None if it succeeds, otherwise why it failed, as a text for operators.
 
         The command is killed when this service stops.
         """
@@ -110,13 +110,13 @@ class DeviceHealth:
 
     @property
     def has_commands(self) -> bool:
-        """True if a command is configured. Without a command, ``look`` need not be called."""
+        """True if a cleaning or health command is configured. Otherwise ``look`` need not be called."""
         return self._clean is not None or self._health is not None
 
     def start(self) -> None:
-        """Clean the devices that an earlier process left dirty.
+        """Clean the devices that are marked as dirty since an earlier process of this service.
 
-        Offer them without cleaning if no command is configured.
+        If no cleaning command is configured any more, offer these devices without cleaning them.
         """
         dirty = [device.address for device in self._free() if DIRTY in device.extra_info]
         if not dirty:
@@ -144,16 +144,16 @@ class DeviceHealth:
 
     # -- cleaning of released devices ----------------------------------------------------------------------------------
     def _leave(self, addresses: Collection[str]) -> dict[str, dict[str, str | None]]:
-        """Start to clean devices that are about to be freed, and return the reasons that mark each of them as dirty.
+        """Start a thread that cleans devices once they are free, and return the marks that make them dirty until then.
 
-        The result is a dict from address to a dict from reason to text. Called by a thread that holds
-        ``Tracker.writing``.
+        The result is a dict from device address to a dict from reason to text. Called just before the devices are
+        freed, by a thread that holds ``Tracker.writing``.
         """
         concurrency.spawn(self._clean_after, name='clean devices')
         return {address: {DIRTY: NOT_YET} for address in addresses}
 
     def _clean_after(self) -> None:
-        # Wait until the thread that frees the devices has released ``Tracker.writing``.
+        # The thread that frees the devices holds ``Tracker.writing``. Wait until it has released it.
         with self._host.tracker.writing(self._ctxt()):
             pass
         self._clean_all()
@@ -200,7 +200,10 @@ class DeviceHealth:
             return self._health.failed(device, self._stopping)
 
     def _before_use(self, ctxt: RequestContext, devices: list[PciDevice]) -> None:
-        """Check the health of devices that were claimed for a server. Raises HostRejected if one is not healthy."""
+        """Check the health of devices that were claimed for a server.
+
+        Raises HostRejected if one of them is not healthy.
+        """
         failed = self._check(ctxt, devices)
         if failed:
             raise errors.HostRejected(

@@ -1,4 +1,4 @@
-"""Write the devices of a host to the database and to Placement, including devices that servers can't get now.
+"""Write the devices of a host to the database and to Placement, including devices that are not available now.
 
     book = DeviceInventory(host, placement, get_admin_context)
     with tracker.writing(ctxt):
@@ -46,11 +46,12 @@ class DeviceInventory:
         self, host: ComputeHost, placement: PlacementClient | None, ctxt: Callable[[], RequestContext]
     ) -> None:
         self._host, self._placement, self._ctxt = host, placement, ctxt
-        # Held from reading the reserved amounts in Placement until they are changed. A thread that needs this lock and
-        # ``Tracker.writing`` takes this lock first.
+        # This lock is held from the moment when the reserved amounts are read from Placement until they are changed. A
+        # thread that needs both this lock and ``Tracker.writing`` must take this lock first.
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
-        # ``leave(addresses)`` returns {address of a device about to be freed: {reason not to offer it: text}}.
+        # ``leave(addresses)`` is called for devices that are about to be freed. It returns {address: {reason not to
+        # offer the device: text}}.
         self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property
@@ -59,7 +60,7 @@ class DeviceInventory:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     def save(self, ctxt: RequestContext, devices: NodeDevices) -> None:
-        """Set the host's devices in the tracker, and write the changes to their rows.
+        """Set the host's devices in the tracker, and write the changes to the devices' rows in the database.
 
         The caller must hold ``Tracker.writing``. Users whose servers hold a device that has become unavailable are
         notified.
@@ -96,8 +97,9 @@ class DeviceInventory:
     ) -> tuple[dict[str, str], NodeUsage]:
         """Write the host's devices and its inventory to Placement and to the database.
 
-        Return a dict of provider uuids, and the resource usage of the compute node. The dict's keys are the addresses
-        of devices, of physical functions, and of parents of mediated devices.
+        Return a dict from device address to provider uuid, and the resource usage of the compute node. The dict also
+        has the addresses of physical functions and of parents of mediated devices. If ``refresh`` is True, Placement's
+        present data is read again, not taken from the cache.
         """
         tracker, providers, guarantors = self._host.tracker, dict[str, str](), dict[str, str]()
         with self._reserving:
@@ -134,7 +136,8 @@ class DeviceInventory:
 
         Return a tuple of two dicts. The first maps the address of each device, physical function and parent of mediated
         devices to the uuid of its provider. The second maps a network interface to the uuids of the providers that
-        Neutron's agents reported for it. ``leaving`` are the addresses of devices that are about to be freed.
+        Neutron's agents reported for it. ``leaving`` are the addresses of devices that are about to be freed. If
+        ``refresh`` is True, Placement's present data is read again, not taken from the cache.
         """
         nodename, view = self._record.hypervisor_hostname, self.view(leaving)
         if view:
@@ -194,9 +197,9 @@ class DeviceInventory:
         """Add or remove reasons why devices are not offered.
 
         ``reasons`` is a dict from address to a dict from reason to its text, or to None to remove the reason. Devices
-        that have left the host are ignored. Rows and the schedulers' counts are up to date when this returns. If
-        Placement does not answer, it is updated at the next periodic update. Until then this host refuses servers to
-        which Placement allocates such a device.
+        that have left the host are ignored. When this method returns, the devices' rows and the free devices that
+        schedulers count are up to date. If Placement does not answer, it is updated at the next periodic update. Until
+        then this host refuses a server to which Placement allocates a device that is not offered.
         """
         tracker = self._host.tracker
         with tracker.writing(ctxt):
@@ -242,8 +245,9 @@ class DeviceInventory:
     def _leaving(self, addresses: Collection[str]) -> None:
         """Write to Placement which devices must not be offered after they are freed.
 
-        ``addresses`` are the devices that a thread with ``Tracker.writing`` is about to free; it calls this first. The
-        server's allocation is deleted a moment later, and Placement would then offer the devices at once.
+        The tracker calls this just before it frees the devices at ``addresses``, in a thread that holds
+        ``Tracker.writing``. The devices must be reserved in Placement now: the server's allocation is deleted a moment
+        later, and Placement would then offer the devices at once.
         """
         self.use_up(addresses)
         tracker, ctxt = self._host.tracker, self._ctxt()
@@ -266,10 +270,10 @@ class DeviceInventory:
             )
 
     def use_up(self, addresses: Collection[str]) -> None:
-        """Reserve used one_time_use devices in Placement before they are freed, so that no other server gets them.
+        """Reserve one_time_use devices in Placement before they are freed, so that no other server gets them.
 
-        Other devices of ``addresses`` are ignored. Each periodic update makes the same reservation, but the server may
-        be deleted before the next update.
+        Devices of ``addresses`` that are not one_time_use are ignored. Each periodic update makes the same reservation,
+        but it may come too late if the server is deleted soon.
         """
         if self._placement is not None and self._host.tracker.host_devices.use_up(addresses):
             # Refresh, because an operator may have reset ``reserved`` since the last update.
@@ -282,7 +286,7 @@ def _reserved(placement: PlacementClient, rp_uuid: str) -> int:
 
 
 def _told(device: PciDevice) -> tuple[str, str]:
-    """Return the uuid of the server that holds a device, and a text for its user: why the device is unavailable."""
+    """Return the uuid of the server that holds a device, and a text for its user that says why it is unavailable."""
     return device.instance_uuid, f'Device {device.address} ' + ', '.join(
         f'is {name}: {why}' for name, why in unavailable_reasons(device).items()
     )

@@ -1,13 +1,14 @@
-"""Keep devices with which a guest could not be started unavailable until a check finds them well.
+"""Make a device unavailable after a guest could not be started with it, until a check of the device succeeds.
 
     rest = DeviceRest(host, book, care.why_unhealthy, get_admin_context)
     host.devices_failed(ctxt, uuid, error)      # after an operation failed; only errors that name devices count
     host.devices_used(ctxt, uuid)               # after an operation of this server succeeded
     rest.look()                                 # periodically: check the devices whose waiting time is over
 
-Such a device is marked as FAILED for a waiting time that begins with ``[devices]failed_rest`` and doubles with each
-failure. When the time is over, the device is checked, and it is offered again if the check succeeds. The times are
-stored in the device's row, so a restart keeps them. The failures are forgotten when a guest runs with the device.
+Such a device is marked as FAILED for a waiting time. The first waiting time is ``[devices]failed_rest``, and it doubles
+with each failure. When the time is over, the device is checked, and it is offered again if the check succeeds. The
+device's row stores the number of failures and the end of the waiting time, so a restart of the service keeps them. They
+are deleted when a guest runs with the device.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 _GONE = 'its host no longer has it'
-# Limit of doublings, only to keep 2 ** n small. ``[devices]failed_rest_max`` limits the waiting time much earlier.
+# Maximum number of times that the waiting time is doubled. It only keeps 2 ** n small: ``[devices]failed_rest_max``
+# limits the waiting time much earlier.
 _MOST_DOUBLINGS = 40
 
 
@@ -53,16 +55,16 @@ class DeviceRest:
     ) -> None:
         self._host, self._book, self._health, self._ctxt, self.clock = host, book, health, ctxt, clock
         self._first, self._most = host.conf.devices.failed_rest, host.conf.devices.failed_rest_max
-        # Errors that were handled already: the same error is passed to ``failed`` at several levels.
+        # Errors that were handled already. Several callers may pass the same error to ``failed``, one after the other.
         self._seen: weakref.WeakSet[BaseException] = weakref.WeakSet()
         host.devices_failed, host.devices_used = self.failed, self.used
 
     def failed(self, ctxt: RequestContext, uuid: str, error: BaseException) -> None:
         """Mark devices as failed that are named in an error or in one of its causes.
 
-        ``uuid`` is the server that was to get the devices. Devices that another server holds are not changed, nor
-        devices that this host does not manage, nor failed devices whose waiting time is not over. Never raises, because
-        callers continue with the error itself.
+        ``uuid`` is the server that was to get the devices. Three kinds of devices are not changed: devices that another
+        server holds, devices that this host does not manage, and failed devices whose waiting time is not over. Never
+        raises an error, because the caller is just handling ``error``.
         """
         found = _devices_of(error)
         if found is None or found[0] in self._seen or not self._first:
@@ -87,7 +89,7 @@ class DeviceRest:
     def used(self, ctxt: RequestContext, uuid: str) -> None:
         """Forget the recorded failures of the devices with which this server's guest now runs.
 
-        Makes a call to libvirt only if one of the server's devices has recorded failures. Never raises.
+        Makes a call to libvirt only if one of the server's devices has recorded failures. Never raises an error.
         """
         flagged = [
             address
@@ -138,14 +140,15 @@ class DeviceRest:
             return
         if not entry.removed:
             LOG.info('Device %s passed its check and is offered again', address)
-        # If the device has left the host, its row is kept only for these marks, so all marks are removed.
+        # The row of a device that has left the host exists only because of its failure marks. Remove all of them then.
+        # If the device is present, keep the number of failures.
         names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
         self._book.bar(ctxt, {address: dict.fromkeys(names)})
 
     def _why(self, device: PciDevice, held: bool) -> str | None:
         """Return the reason why a failed device still can't be used, or None if it can be used.
 
-        ``held`` is True if a server holds the device. The operator's health check is then left out.
+        ``held`` is True if a server holds the device. In this case the operator's health check is not run.
         """
         if self._host.driver.devices.missing_devices([device]):
             return _GONE
@@ -159,7 +162,7 @@ class DeviceRest:
         return None if held else self._health(device)
 
     def _rest(self, ctxt: RequestContext, failed: Mapping[str, str]) -> None:
-        """Mark devices as failed. Each device gets twice its last waiting time.
+        """Mark devices as failed. Each device gets a waiting time that is twice as long as its last one.
 
         ``failed`` is a dict from address to reason.
         """
@@ -174,9 +177,9 @@ class DeviceRest:
 
 
 def _text(why: str, times: int, until: float) -> str:
-    """Return the reason for operators, with the number of failures and the time of the next check.
+    """Return a text for operators: why a device failed, how many times, and when it is checked next.
 
-    The reason is shortened between words if the text would be too long.
+    ``why`` is shortened between words if the text would be too long. ``until`` is in seconds since 1970.
     """
     moment = datetime.datetime.fromtimestamp(until, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     end = f'; failure {times}, checked again after {moment}'
@@ -185,9 +188,9 @@ def _text(why: str, times: int, until: float) -> str:
 
 
 def _devices_of(error: BaseException) -> tuple[BaseException, list[str], str] | None:
-    """Return the error that names devices, with their addresses and the reason of the failure.
+    """Return the error that names failed devices, with the devices' addresses and the reason of the failure.
 
-    The error itself and its causes are searched. Return None if none of them names devices.
+    It is ``error`` itself or one of its causes. Return None if none of these names devices.
     """
     one: BaseException | None = error
     while one is not None:

@@ -8,9 +8,9 @@
 
     endpoint = Endpoint(host, keys, [power, answers])
 
-An operation key names the operation, its step and the attempt at this step. Names and arguments of a method come only
-from its declaration. The service does not start if a declared method has no function, or if the function takes other
-arguments. Errors are sent to the caller as classes of ``kilonova.errors``.
+An operation key names the operation, its step and the attempt at this step. The names and arguments of a method are
+defined only by its declaration in ``rpc.compute``. The service does not start if a declared method has no function, or
+if the function takes other arguments. Errors are sent to the caller as classes of ``kilonova.errors``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Errors that are no failure of this host. After such an error the conductor ends the operation, tries another host,
+# Errors that do not mean that this host failed. After one of them the conductor ends the operation, tries another host,
 # or sends the call again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
@@ -45,9 +45,9 @@ Verdict = Callable[[HostTask, Exception], Exception]
 class Behaviour:
     """The settings with which a method of an operation is run.
 
-    ``forward`` is True for a method that is repeated until it succeeds, such as a delete or an undo. It can't be
-    cancelled, and a failure is not stored as its final result. ``verdict(op, error)`` converts an error of the function
-    to the error that is sent to the conductor.
+    ``forward`` is True for a method that is repeated until it succeeds, such as a delete or an undo. Such a method
+    can't be cancelled, and its failure is not stored as a final result. ``verdict(op, error)`` converts an error of the
+    function to the error that is sent to the conductor.
     """
 
     checks: StepCheck = StepCheck.STEP
@@ -156,7 +156,7 @@ class Order:
         """Run the step and return its result. If a call with the same operation key runs already, wait for its result.
 
         Errors are raised as classes of ``kilonova.errors``, which the caller's process knows. Raises Unanswered if the
-        step has no result yet.
+        step has no result yet; the conductor then sends the call again.
         """
         forward = self._behaviour.forward
         with self._keys.doing(self._method, key, cancellable=not forward, remember_errors=not forward) as (work, first):

@@ -1,4 +1,4 @@
-"""Remove what this host still has of servers that were evacuated from it while it was down: guests, disks, devices.
+"""Remove guests, disks and devices of servers that were evacuated from this host while it was down.
 
 ``clean_all`` runs when the compute service starts, before servers are read and before the service is reported as up.
 ``clean`` does the same for one server, on a host that was never restarted (``ops.evacuate``). Disks on shared storage
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 def clean_all(host: ComputeHost, ctxt: RequestContext) -> None:
     """Clean up after all evacuations from this host. Called once, at the start of the service.
 
-    Raises Unanswered or HypervisorUnavailable if a service does not answer. It is safe to call the function again then.
+    Raises Unanswered or HypervisorUnavailable if a service does not answer. The function can then be called again.
     """
     for migration in records.evacuated(ctxt, host.name):
         instance = objects.Instance(ctxt, uuid=migration.instance_uuid)

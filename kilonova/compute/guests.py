@@ -1,9 +1,10 @@
 """Compare guests with their servers' rows after the host has booted, and periodically.
 
-A guest whose domain does not exist counts as off. If a server ran when its host went down and can't be started again at
-once, conductors create an operation row for the server and try again later (``db.queries.resumes``). The reason is that
-a service which the server needs may come back later than the host. No server is ACTIVE without a running guest unless
-it has such a row. A server with an operation row is not changed here until the operation has ended.
+A guest whose domain does not exist counts as off. A server that ran when its host went down is started again. If this
+fails, for example because a service that the server needs comes back later than the host, a conductor creates an
+operation row for the server and tries again later (``db.queries.resumes``). So a server that is ACTIVE without a
+running guest always has an operation row. This module does not change a server that has an operation row until the
+operation has ended.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ LOG = logging.getLogger(__name__)
 
 # vm_states of servers whose guest must run.
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED, VmState.RESCUED)
-# vm_states of servers without an operation whose guest exists, each with the allowed power states of the guest.
+# {vm_state of a server that has no operation: the power states that its guest may have}
 KEPT = {
     VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
     VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
     VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
 }
-# vm_states of servers whose guest must be off. The guest may run if its host was down when the server was soft-deleted.
+# vm_states of servers whose guest must be off. It may still run, for example if its host was down when the server was
+# soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
-# Seconds that the service's start spends on guests that fail to start. Conductors try the remaining guests later.
+# Seconds that the start of this service spends on guests that fail to start. After that, conductors start the remaining
+# guests later.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
@@ -43,7 +46,8 @@ class HostGuests:
     """The guests of one host.
 
     ``host.interrupted`` holds the servers that were in an operation when this process started. ``recount(ctxt, uuid)``
-    is called for each of these servers when its operation has ended, to count its resources in the tracker again.
+    is called for each of these servers when its operation has ended. It counts the server's resources in the tracker
+    again.
     """
 
     def __init__(
@@ -52,10 +56,10 @@ class HostGuests:
         self._host, self._ctxt, self._recount = host, ctxt, recount
 
     def boot(self) -> None:
-        """Start the guests that ran before, mark other servers as off, and stop guests that must be off by now.
+        """Start the guests that ran before, mark other servers as off, and stop guests that must now be off.
 
-        Called once, when the service starts. Conductors later start the servers that can't be started now, and servers
-        that were already waiting for a start.
+        Called once, when the service starts. Conductors start later the servers that can't be started now, and the
+        servers that were already waiting for a start.
         """
         ctxt, host = self._ctxt(), self._host
         host.interrupted.clear()
@@ -118,7 +122,7 @@ class HostGuests:
                         self._end(ctxt, instance, host.driver.guests.get_info(instance))
 
     def look_again(self) -> None:
-        """Start guests as ``boot`` does, for servers whose operation has ended and left them without a running guest.
+        """Start the guests of servers whose operation has ended without a running guest, as ``boot`` does.
 
         Only servers that were in an operation when this process started are considered.
         """
@@ -202,7 +206,7 @@ class HostGuests:
     def _end(self, ctxt: RequestContext, instance: objects.Instance, state: int) -> None:
         """Mark a server as off, because its guest does not run.
 
-        If the guest is suspended although no request suspended it, the guest is stopped first.
+        If the guest is suspended although no user suspended it, the guest is stopped first.
         """
         if state == PowerState.SUSPENDED:
             LOG.warning(
@@ -238,7 +242,8 @@ class HostGuests:
         host = self._host
         with host.locks.hold(uuid):
             if uuid in host.interrupted or uuid in records.busy(ctxt, host.name):
-                # Skip the server: ``look_again`` may have to start its guest, or this host may have to delete it.
+                # Skip this server: its guest may have to be started by ``look_again``, or the server may have to be
+                # deleted.
                 return False
             fresh = records.instance(ctxt, uuid)
             if fresh is None or fresh.host != host.name:
@@ -298,8 +303,8 @@ def _save(ctxt: RequestContext, host: ComputeHost, save: objects.Save) -> None:
 def resume(ctxt: RequestContext, host: ComputeHost, instance: objects.Instance) -> None:
     """Start the guest of a server that ran when this host went down, with the devices that it had.
 
-    The caller must hold the server's lock. Raises an error if the guest can't be started. Nothing of the failed start
-    is left in this case.
+    The caller must hold the server's lock. Raises an error if the guest can't be started. Everything that the failed
+    start created is then removed again.
     """
     LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
     devices = _devices(host, instance)
@@ -339,7 +344,7 @@ def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
 
 
 def _is_off(instance: objects.Instance, state: int) -> bool:
-    """Return True if a server that must have a guest has no running one. Power state NOSTATE does not count as off."""
+    """Return True if a server must have a guest and its guest is off. Power state NOSTATE does not count as off."""
     return state != PowerState.NOSTATE and state not in KEPT[VmState(instance.vm_state)]
 
 

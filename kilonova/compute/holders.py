@@ -78,7 +78,10 @@ def _name(domain: DomainInfo, ours: bool) -> str:
 
 
 def _refused(related: Mapping[str, frozenset[str]], held: Iterable[str], holder: str) -> errors.DevicesFailed:
-    """Return the error for devices that can't be given to a guest because ``holder`` has the devices at ``held``."""
+    """Return the error for devices that a guest can't get, because ``holder`` has the devices at addresses ``held``.
+
+    ``related`` is a dict from the address of each wanted device to the addresses of the device and of related devices.
+    """
     taken = sorted(held)
     return errors.DevicesFailed(
         addresses=sorted(address for address, others in related.items() if not others.isdisjoint(taken)),

@@ -1,4 +1,4 @@
-"""``ComputeHost``: the objects that every operation on this host uses. ``Upcalls``: its calls to the conductor.
+"""``ComputeHost``: the objects that every operation on this host uses. ``Upcalls``: the host's calls to the conductor.
 
     host.upcalls.check_key(ctxt, key, host.name)    # raises KeyGone if the operation is no longer at this step
     host.upcalls.claim(ctxt, claim)                 # objects.Claim, objects.Save
@@ -84,7 +84,7 @@ class Upcalls:
 
     def __init__(self, client: ConductorClient, stopping: threading.Event, pauses: tuple[float, ...] = PAUSES) -> None:
         self._client, self._stopping, self._pauses = client, stopping, pauses
-        # {server uuid: the power state that this host wrote last, since the last step for the server began}
+        # {server uuid: the power state that this host has written since the last step for the server began}
         self.power_states: dict[str, int] = {}
 
     def check_key(self, ctxt: RequestContext, key: str, host: str, undo: bool = False) -> object:
@@ -125,11 +125,11 @@ class Upcalls:
         profiles: Mapping[str, Mapping[str, Any]],
         check: Callable[[], None],
     ) -> list[dict[str, Any]]:
-        """Bind ports of a server to devices that this host claimed, and return the server's interfaces after that.
+        """Bind ports of a server to devices that this host claimed, and return the server's interfaces.
 
-        ``profiles`` is a dict from port id to the binding profile of the port's device. The call ends when the network
-        service has answered. ``check()`` is called before each send, and an error that it raises ends the retries.
-        Raises HostRejected, BuildAbort or KeyGone.
+        ``profiles`` is a dict from port id to the binding profile of the port's device. The call returns after the
+        network service has bound the ports. ``check()`` is called before each send, and an error that it raises ends
+        the retries. Raises HostRejected, BuildAbort or KeyGone.
         """
         found: Any = self._ask(
             f'port binding of server {uuid}',
@@ -214,7 +214,7 @@ class ComputeHost:
         self.check_present(instance, devices)
 
     def check_claimed(self, ctxt: RequestContext, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """Check devices that were just claimed, before a guest gets them.
+        """Check devices that were just claimed, before they are given to a guest.
 
         Raises the errors of ``check_present``, and HostRejected if a device fails its health check.
         """
@@ -294,7 +294,7 @@ class ComputeHost:
 
 
 def _requests_of_ports(instance: objects.Instance) -> dict[str, str]:
-    """Return a dict from accelerator request to port, for each of the server's ports that is an accelerator."""
+    """Return {uuid of an accelerator request: id of the port for which it was made} for the server's ports."""
     return {vif.profile[REQUEST]: vif.id for vif in instance.vifs if REQUEST in vif.profile}
 
 
@@ -311,9 +311,9 @@ def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) ->
 
 
 def must_run_after_move(instance: objects.Instance) -> bool:
-    """Return whether the guest of a server in a move must be started, because the server was ACTIVE before the move.
+    """Return whether the guest must be started after a move, because the server was ACTIVE before the move.
 
-    Returns False if the server is being deleted. ``conductor.flows.moving.had_guest`` is the rule that conductors use,
+    Return False if the server is being deleted. Conductors use a similar rule, ``conductor.flows.moving.had_guest``,
     which is also true for a paused guest.
     """
     return (

@@ -34,11 +34,13 @@ LOG = logging.getLogger(__name__)
 
 # Prefix of disabled reasons that this service wrote, not an administrator.
 AUTO = 'AUTO: '
-# Seconds from a message about a guest to its check, so that several messages about one change lead to one check.
+# Seconds to wait after a message about a guest before the guest is checked, so that several messages about one change
+# lead to one check.
 SETTLE = 0.2
-# Seconds between two checks whether a step for the guest's server has ended on this host.
+# Seconds between two checks whether the step that this host runs for the guest's server has ended.
 ORDER_LOOK = 0.5
-# Seconds between checks whether the server's operation has ended. After the last one only the periodic check remains.
+# Seconds between two checks whether the server's operation has ended. After the last check, only the periodic
+# comparison of all guests is made.
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 
@@ -46,7 +48,8 @@ BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 class _PendingCheck:
     """A planned comparison of a guest with its server.
 
-    ``due`` is the time of the comparison. ``tries`` counts how often it was postponed, because the server was busy.
+    ``due`` is the time of the comparison. ``tries`` counts how often it was postponed because the server was in an
+    operation.
 
     ``during_order`` is True if all messages about the guest came while a step of this host held the server's lock.
     """
@@ -104,7 +107,7 @@ class Hypervisor:
 
     # -- called by the manager -----------------------------------------------------------------------------------------
     def start(self, service: objects.Service) -> None:
-        """Begin to write the service record. Called once the record exists.
+        """Begin to write the service record. Called when the record exists.
 
         A host that an earlier process disabled automatically is enabled again if its hypervisor answers.
         """
@@ -113,7 +116,7 @@ class Hypervisor:
             self._tell(missed=False)
 
     def look_again(self) -> None:
-        """Disable the service again if it has been enabled although the hypervisor does not answer."""
+        """Disable the service again if a user has enabled it although the hypervisor does not answer."""
         if self._reason is not None:
             self._tell(missed=False)
 
@@ -148,7 +151,7 @@ class Hypervisor:
                     newer.during_order = newer.during_order and look.during_order
 
     def _look_at(self, uuid: str, check: _PendingCheck) -> float | None:
-        """Compare one guest with its server's row. Return None if that is done, or the seconds until the next try."""
+        """Compare one guest with its server's row. Return None when that is done, or the seconds until the next try."""
         host = self._host
         if not host.tracker.sides(uuid):
             return None  # not the guest of a server of this host, or deleted meanwhile
@@ -207,9 +210,9 @@ class Hypervisor:
                 self._stopping.wait(pause)
 
     def _write(self) -> None:
-        """Update the service record.
+        """Write to the service record whether the host is disabled because its hypervisor does not answer.
 
-        A host that an administrator has disabled stays disabled.
+        If an administrator has disabled the host, it stays disabled.
         """
         ctxt, reason = self._ctxt(), self._reason
         service = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY)

@@ -124,20 +124,20 @@ class TaskRegistry:
             work.end(error)
             raise
         except BaseException:
-            # This thread is being ended from outside. Raise Unanswered in the threads that wait for its result, so that
-            # the conductor sends their calls again.
+            # The error is not an ``Exception``: this thread is being ended from outside. Raise Unanswered in the
+            # threads that wait for its result, so that the conductor sends their calls again.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:
             with self._lock:
                 del self._running[name]
-                # Unanswered is not a final outcome: a repeated call may find that the other service answers again.
+                # Unanswered is not a final outcome: when the call is repeated, the other service may answer again.
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)
 
     def cancel(self, prefix: str) -> int:
-        """Cancel the running tasks whose operation key has this prefix, and tasks with the prefix that arrive later.
+        """Cancel the running tasks whose operation key has this prefix, and such tasks that arrive later.
 
         A running task stops at its next call of ``check``. Undos, and steps that are repeated until they succeed, are
         not cancelled. Return how many running tasks were cancelled.
@@ -207,7 +207,7 @@ class NamedLocks:
 
 
 class TaskSlots:
-    """A limit for builds, snapshots or live migrations that run at the same time. A ``limit`` of 0 means no limit."""
+    """A limit for the number of tasks, such as builds or snapshots, that run at the same time. 0 means no limit."""
 
     def __init__(self, limit: int) -> None:
         self._slots = threading.Semaphore(limit) if limit else None
@@ -216,8 +216,8 @@ class TaskSlots:
     def hold(self, check: Callable[[], None], waits: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Wait for a slot and hold it while the block runs.
 
-        While the call waits, ``check()`` is called repeatedly: it raises an error if the task was cancelled.
-        ``waits()`` is called once if no slot is free at first.
+        While the call waits, ``check()`` is called repeatedly, and raises an error if the task was cancelled.
+        ``waits()`` is called once, before the wait, if no slot is free.
         """
         if self._slots is None:
             yield

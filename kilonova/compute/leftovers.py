@@ -1,9 +1,9 @@
 """Delete guests and files of deleted servers that are still on a host, and images that are no longer used.
 
-The deletion of a server removes its guest and files. If the host was down, they are removed when the host is back. The
-periodic checks of this module are for the remaining cases: a domain that was restored manually, or files that could not
-be removed. Only servers that the database calls deleted, and that have no operation, are processed. A check makes no
-call to the conductor if every guest and file belongs to a server that the tracker knows.
+When a server is deleted, its guest and files are removed. If the host was down, they are removed when the host is back.
+The periodic checks of this module are for other cases: a domain that was restored manually, or files that could not be
+removed. Only servers that the database calls deleted, and that have no operation, are processed. A check makes no call
+to the conductor if every guest and file belongs to a server that the tracker knows.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks of failed devices, and of servers whose operation ran when this service started.
+# Seconds between two checks of failed devices. Servers whose operation ran when this service started are checked as
+# often.
 LOOK_AGAIN = 5
 # Seconds between two checks whether a usage audit period has ended.
 AUDIT_PERIOD = 60
@@ -198,7 +199,8 @@ class ComputeManager:
     def _heard_again(self) -> None:
         """Apply changes that this host may have missed while no conductor received its reports.
 
-        These are the enabled or disabled state of the service, and guests that are to be off by now.
+        For example, the service may have been enabled or disabled, or a server may have been soft-deleted, so that its
+        guest must be off.
         """
         self.node.follow()
         self.hypervisor.look_again()
@@ -259,8 +261,8 @@ class ComputeManager:
     def report_again(self, ctxt: RequestContext) -> None:
         """Send the next heartbeat of this host as a call that a conductor answers.
 
-        A conductor sends this message if it received a heartbeat of a host that counted as down, or whose service
-        record it does not know.
+        A conductor sends this message in two cases: it received a heartbeat of a host that counted as down, or of a
+        host whose service record does not exist.
         """
         if self.heartbeat is not None:
             self.heartbeat.again()

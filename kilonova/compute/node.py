@@ -35,7 +35,8 @@ from kilonova.virt.inventory import ratios
 
 LOG = logging.getLogger(__name__)
 
-# Set of pairs: a device's address, and the id of the request for which the device was claimed.
+# The devices that a server holds, as a set of pairs: a device's address, and the id of the PCI request for which it was
+# claimed.
 Held = frozenset[tuple[str, str | None]]
 
 
@@ -56,7 +57,7 @@ class Node:
         self._refreshed = clock()
         self._disabled: bool | None = None
         self._disabling = threading.Lock()
-        # {server uuid: devices that the server's Placement allocations contain}
+        # {server uuid: the devices that are known to be in the server's Placement allocations}
         self._allocated: dict[str, Held] = {}
         # Servers whose allocations must be compared with Placement again.
         self._doubted: set[str] = set()
@@ -256,7 +257,10 @@ class Node:
         )
 
     def _tidied(self, resources: dict[str, Any]) -> dict[str, Any]:
-        """Remove unused mediated devices that take the room of others, and return the host's resources after that."""
+        """Remove unused mediated devices that prevent others from being created, and return the host's new resources.
+
+        Part of each periodic update.
+        """
         driver, devices = self._host.driver, self._host.tracker.host_devices
         held = {device.address for device in devices.held()}
         unneeded = [
@@ -279,7 +283,7 @@ class Node:
 
     # -- healing -------------------------------------------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
-        """Add devices that servers hold on this host to the servers' Placement allocations, where they are missing.
+        """Add devices that servers hold on this host to the servers' Placement allocations if they are missing there.
 
         The first call compares all servers that have devices. Later calls compare only servers that lacked a device,
         that could not be compared, or whose devices were not allocated by the scheduler. After a failure the next
@@ -299,7 +303,8 @@ class Node:
         except errors.KilonovaError as error:
             self._warn(open_ & self._doubted, held, error)
             return
-        # If an operation begins after this check, it changes or deletes the allocations, and the write below fails.
+        # If an operation of a server begins after ``_at_rest`` was called, the operation changes or deletes the
+        # server's allocations. The write to Placement then fails because of their generation.
         now = pci_placement.in_use(self.book.view()) if still else {}
         for uuid in still:
             if now.get(uuid) != held[uuid]:
@@ -328,8 +333,8 @@ class Node:
         """Return the servers whose Placement allocations lack devices that the servers hold.
 
         The result is a dict from server uuid to a tuple: Placement's answer with the server's allocations, and the
-        missing amounts as {provider: {resource class: amount}}. ``held`` and ``wanted`` are keyed by server uuid as
-        well.
+        missing amounts as {provider: {resource class: amount}}. ``held`` and ``wanted`` are dicts by server uuid: the
+        devices that each server holds, and the amounts that its allocations must have.
         """
         lacking = {}
         for uuid, instance in self._at_rest(ctxt, uuids).items():
@@ -385,7 +390,8 @@ class Node:
         }
         try:
             for provider_uuid in used_up.values():
-                # A used one_time_use device is fully reserved. Make room for a moment; ``use_up`` reserves it again.
+                # A one_time_use device that was used is fully reserved. Set its reserved amount to 0 for a moment, so
+                # that the allocation is accepted. ``use_up`` reserves it again.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(
                     provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}
@@ -425,6 +431,6 @@ def _addresses(devices: Held) -> str:
 
 
 def _chosen_by_placement(instance: objects.Instance) -> bool:
-    """Return whether each device that this server asks for was allocated in Placement by the scheduler."""
+    """Return whether the scheduler has allocated in Placement each device that this server asks for."""
     requests = as_list(instance.pci_requests if 'pci_requests' in instance else None)
     return bool(requests) and all(allocated_providers(request, None) for request in requests)

@@ -91,7 +91,7 @@ class _WrittenArguments(TypedDict, total=False):
 
 
 class ClaimFields(_WrittenArguments, total=False):
-    """Optional fields of a claim, in addition to the claimed CPUs, memory, disk and devices.
+    """The optional fields of a claim. A claim always has CPUs, memory, disk and devices.
 
     ``db.queries.claims.ClaimWrite`` describes them.
     """
@@ -100,7 +100,7 @@ class ClaimFields(_WrittenArguments, total=False):
 
 
 class Undone(TypedDict, total=False):
-    """Optional fields of the save with which an undo ends, in addition to the resources that it releases."""
+    """The optional fields of the save at the end of an undo. Such a save always has the resources that are released."""
 
     event: ActionEvent
     undone: str | None
@@ -230,14 +230,14 @@ class HostTask:
             raise
         except Exception as error:
             self.error = error
-            # Devices that failed are marked before the undos release them, otherwise they would be offered again.
+            # Mark the failed devices before the undos release them. Otherwise the devices would be offered again.
             self.host.devices_failed(self.ctxt, self.instance.uuid, error)
             for func, args in reversed(self._undos):
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The conductor no longer waits for this step. What this undo has not removed is removed later:
-                    # when the conductor undoes the operation, or by this host after it was down.
+                    # The conductor no longer waits for this step. Anything that this undo has not removed is removed
+                    # later: when the conductor undoes the operation, or when this host starts again.
                     LOG.info(
                         '%s: the undo %s has stopped: %s',
                         name,
@@ -260,7 +260,7 @@ class HostTask:
 
     @property
     def undone(self) -> str:
-        """The reason why this host undid the step. The host reports it to the conductor.
+        """A text that says why this host undid the step. The host reports it to the conductor.
 
         If this host later receives a call with the same operation key, the conductor refuses the step with this reason.
         """
@@ -325,7 +325,8 @@ class HostTask:
     def _write_claim(self, plan: ClaimPlan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host
         if side == RUN and plan.topology is not None:
-            # A server of this host has its NUMA placement in instance_extra, a moving server in its migration context.
+            # The NUMA placement of a server of this host is stored in instance_extra, and that of a moving server in
+            # its migration context.
             extra = {**extra, 'numa_topology': plan.topology.to_json()}
         usage = tracker.usage(plan)
         try:
@@ -381,7 +382,7 @@ class HostTask:
             )
 
     def group_of(self, request_spec: objects.RequestSpec | None) -> dict[str, str] | None:
-        """Return the server's group and this host, for the claim's final check of the server group's policy.
+        """Return {'uuid': the server's group, 'host': this host}, for the final check of the group's policy.
 
         The conductor makes the check when it writes the claim. Return None if the server has no group, or if
         ``[workarounds]disable_group_policy_check_upcall`` is set.
@@ -422,10 +423,9 @@ class HostTask:
         tracker.published = usage or tracker.published
 
     def save_tags(self, late: bool = False) -> None:
-        """Save under which addresses the guest finds its tagged devices, after a device was attached or detached.
+        """Save the addresses at which the guest finds its tagged devices. Called after an attach or detach.
 
-        An undo, or a call with ``late=True``, first checks that the server is still on this host, and otherwise saves
-        nothing.
+        If ``late`` is True, or if the operation is undoing the step, nothing is saved if the server has left this host.
         """
         extra, late = tags_found(self.instance), late or self._checks is StepCheck.UNDO
         if extra and late:
@@ -441,8 +441,8 @@ class HostTask:
         """Free the devices, CPUs, memory and disk that the server holds on this host, and save this in the database.
 
         ``leaving`` is called with the name (claim key) of each of the server's claims on this host. The claims for
-        which it returns True are freed. ``unsided`` is True if the devices of which no claim is known are freed as
-        well. ``fields`` are saved in the same transaction.
+        which it returns True are freed. If ``unsided`` is True, devices that the server holds without a known claim are
+        freed as well. ``fields`` are saved in the same transaction.
         """
         tracker = self.host.tracker
         with tracker.writing(self.ctxt):

@@ -24,8 +24,8 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``.
-# LONGEST_LOOK: the seconds between two queries double up to this limit, because Neutron is busy if no event arrives.
+# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``. LONGEST_LOOK:
+# limit of the seconds between two queries, which double each time. Neutron is probably busy if no event arrives.
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
@@ -48,8 +48,8 @@ class HostPorts:
     ) -> Callable[[], None] | None:
         """Return a function that waits for the server's ports, or None if all are active or no wait is configured.
 
-        The driver calls the function when the guest is started but paused. With ``goes_on`` the guest runs in any case
-        after the wait, even if ports are not active.
+        The driver calls the function when the guest is started but paused. If ``goes_on`` is True, the guest runs after
+        the wait even if some ports are not active.
         """
         waited = [vif.id for vif in instance.vifs if not vif.active]
         if not waited or not self._timeout:

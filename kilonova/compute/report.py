@@ -1,10 +1,10 @@
 """Messages that a host sends by itself: its heartbeat, and the usage notifications of each audit period.
 
 A heartbeat increases the service's report count, every ``report_interval`` seconds. A host can send it in two ways. The
-first is an RPC call: the service object's ``save`` through the conductor, which is answered. The host uses it at first,
-and whenever it does not know whether its heartbeats arrive. The second is a message without an answer, which conductors
-write to the database in batches (``rpc.reports``). It costs about a tenth of the call, and the host uses it as long as
-the message bus accepts the messages.
+first is an RPC call: the service object's ``save`` through the conductor, which is answered. The host uses the call for
+the first heartbeat, and whenever it does not know whether its heartbeats arrive. The second is a message without an
+answer, which conductors write to the database in batches (``rpc.reports``). The message costs about a tenth of the
+call, and the host sends messages as long as the message bus accepts them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Heartbeat:
     and after a while it counts as down. ``send(id, host)`` sends a report as an RPC cast, and raises Unanswered if the
     message bus does not accept it. If ``send`` is None, all reports are RPC calls.
 
-    ``recovered()`` is called when a report is answered and the conductors may have treated the host as down before.
-    This is so if the report before failed, if there was no report for ``patience`` seconds, or if a conductor said that
-    the host counted as down (``again``).
+    ``recovered()`` is called when a report is answered and the host may have counted as down before. This is so in
+    three cases: the previous report failed, there was no report for ``patience`` seconds, or a conductor said that the
+    host counted as down (``again``).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Heartbeat:
         self._missed = True
 
     def beat(self) -> None:
-        """Send one report. A failure is logged only the first time, and the recovery after it once."""
+        """Send one report. The first failure is logged and the following ones are not. The recovery is logged once."""
         if not self._sent():
             self._call()
 
@@ -119,8 +119,8 @@ class Heartbeat:
 def audit_usage(host: ComputeHost, ctxt: RequestContext, now: datetime.datetime | None = None) -> int | None:
     """Send an instance.exists notification for each server that was on this host in the last complete audit period.
 
-    Return the number of servers with a notification, or None if the period has been audited before. A row of task_log
-    stores the result.
+    Return the number of notifications, or None if the period has been audited before. The result is stored in a row of
+    the table task_log.
     """
     moment = now or datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     begin, end = last_period(host.conf.instance_usage_audit_period, moment)

@@ -3,8 +3,8 @@
 A server can have several claims on a host, for example if it is moved within the host. The tracker has an entry for
 each claim. The claim's name (argument ``side``, the claim key) is ``RUN`` for a server of this host, and
 ``claim_key(migration)`` for a server that is moving to this host. An entry has CPUs, memory and disk, a placement on
-the NUMA cells, and devices. A claim that is repeated does not count twice, because its entry exists already. Totals are
-computed from the entries.
+the NUMA cells, and devices. If a claim is repeated, it does not count twice, because its entry exists already. The
+node's totals are the sums of all entries.
 
     with tracker.writing(ctxt):                 # one writer of this node's rows at a time
         plan = tracker.plan(uuid, RUN, flavor, pci_requests)
@@ -40,7 +40,7 @@ from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.ports import words
 from kilonova.virt.hardware import numa
 
-# A key of the dict ``stats`` in the node's row. Its value is the serial number of the usage in that row.
+# A key of the dict ``stats`` in the node's row. Its value is the serial number of the usage that the row holds.
 SERIAL = 'usage_serial'
 RUN = 'run'
 LOG = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ __all__ = ('RUN', 'SERIAL', 'ClaimPlan', 'HostCapacity', 'HostNumaCells', 'NodeU
 
 
 class ClaimExists(errors.Conflict):
-    """The server already holds devices on this host that are not the devices it asks for."""
+    """The server already holds other devices on this host than the ones it asks for."""
 
     msg_fmt = 'Instance %(instance_uuid)s already holds other PCI devices on this host than it requests: %(addresses)s'
 
@@ -64,14 +64,14 @@ def claim_key(migration: objects.Migration) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """The resources of one of a server's claims on this host. ``devices`` are PCI addresses."""
+    """The resources of one claim of a server on this host. ``devices`` are PCI addresses."""
 
     usage: Usage
     devices: frozenset[str] = frozenset()
 
 
 class NodeUsage(TypedDict):
-    """Usage columns of the node's row, as absolute values."""
+    """The usage columns of the node's row, as total values and not as changes."""
 
     compute_node_id: int
     vcpus_used: int
@@ -96,10 +96,10 @@ class ClaimPlan:
     """A planned change of the resources that one server holds on this host.
 
     ``before`` and ``sides`` are the server's claims before and after the change, as dicts from the name of a claim to
-    its entry. ``after`` are the host's devices after the change, and ``changes`` the changes of their rows. ``devices``
-    are the devices that the plan claims, allocates or frees, in their new state. ``freed`` are the addresses of devices
-    that it frees. ``begun`` and ``over`` are tasks on the host that begin or end with the plan, for the count of
-    running tasks.
+    its entry. ``after`` are the host's devices after the change, and ``changes`` the changes of their database rows.
+    ``devices`` are the devices that the plan claims, allocates or frees, in their new state. ``freed`` are the
+    addresses of devices that it frees. ``begun`` and ``over`` are the tasks that begin or end when the plan is
+    committed; they change the host's count of running tasks.
     """
 
     instance_uuid: str
@@ -123,9 +123,9 @@ class Tracker:
     """The resource tracker in memory. ``node.Node`` fills it at start and keeps it equal to host and database.
 
     ``host_devices`` are the host's devices; code that sets them must hold ``writing``. ``published`` is the usage that
-    was last written to the node's row, and ``serial`` the number of the last usage that was sent. Two callbacks are set
-    from outside: ``reload(ctxt)`` reads the device rows again, and ``leaving(addresses)`` is called before a plan frees
-    devices and may mark the devices as unavailable.
+    was last written to the node's row, and ``serial`` the number of the last usage that was sent. Other objects set two
+    callbacks. ``reload(ctxt)`` reads the device rows again. ``leaving(addresses)`` is called before a plan frees
+    devices, and may mark the devices as unavailable.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Tracker:
         # The plan that is neither committed nor aborted yet, or None.
         self._open: ClaimPlan | None = None
         self._distrusted = False
-        # ``_lock`` protects the state in memory; ``_writer`` is held while rows are written.
+        # ``_lock`` protects the tracker's state in memory. ``_writer`` is held while a thread writes rows of this node.
         self._lock = threading.RLock()
         self._writer = threading.Lock()
 
@@ -153,8 +153,9 @@ class Tracker:
     def writing(self, ctxt: RequestContext) -> Iterator[None]:
         """Hold the lock for writing this node's rows while the block runs.
 
-        The lock makes sure that the row written last is the newest. If ``distrust`` was called, or if it is not known
-        whether the last plan was written, the next thread that takes the lock first reads the device rows again.
+        With the lock, an older usage never overwrites a newer one in the node's row. If ``distrust`` was called, or if
+        it is not known whether the last plan was written, the next thread that takes the lock first reads the device
+        rows again.
         """
         with self._writer:
             if self._distrusted and self.reload is not None:
@@ -189,11 +190,12 @@ class Tracker:
     ) -> ClaimPlan:
         """Plan a claim of the CPUs, memory, disk and devices that a server needs on this host.
 
-        ``side`` is the name of the claim. If requests name providers that Placement allocated, exactly the devices of
-        those providers are taken. ``wanted`` are the requested NUMA cells, CPUs and pages; devices are then chosen near
-        the server's cells, as each request's NUMA policy demands. ``limits`` are the limits that scheduler filters set
-        for this claim. ``from_volume`` is True if the root disk is not on this host. If the claim exists already, its
-        CPUs, memory, disk and NUMA placement stay as they are. Raises HostRejected if the server does not fit.
+        ``side`` is the name of the claim. If a PCI request names the providers that Placement allocated, exactly the
+        devices of these providers are taken. ``wanted`` are the requested NUMA cells, CPUs and pages. If it is given,
+        devices are chosen near the server's cells, as the NUMA policy of each PCI request demands. ``limits`` are the
+        limits that scheduler filters set for this claim. ``from_volume`` is True if the root disk is not on this host.
+        If the claim exists already, its CPUs, memory, disk and NUMA placement stay as they are. Raises HostRejected if
+        the server does not fit.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -276,7 +278,7 @@ class Tracker:
     def _take(
         self, instance_uuid: str, side: str, wanted: list[objects.InstancePCIRequest], cells: list[int]
     ) -> dict[str, DeviceOwner | None]:
-        """Return a dict from address to new owner for the devices of all requests.
+        """Choose devices for all PCI requests, and return a dict from device address to new owner.
 
         The owner is None for a device that stays as it is, because the server already holds it: by this claim, or by an
         unknown claim from before a restart of the service.
@@ -312,7 +314,7 @@ class Tracker:
         }
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> ClaimPlan:
-        """Plan to change the status of the server's devices from claimed to allocated, at the end of their task.
+        """Plan to change the status of the server's devices from claimed to allocated, when the task ends.
 
         ``side`` is the name of the claim whose devices are changed. If it is None, the devices of all claims are
         changed.
@@ -334,7 +336,7 @@ class Tracker:
     def plan_free(
         self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True
     ) -> ClaimPlan:
-        """Plan to release those of the server's claims on this host for whose names ``leaving`` returns True.
+        """Plan to release claims of a server on this host. ``leaving(name)`` returns whether a claim is released.
 
         By default all claims are released. If ``unsided`` is True, also release the devices that the server holds
         without a known claim, because they were claimed before a restart of the service.
@@ -405,15 +407,15 @@ class Tracker:
             self.host_devices = plan.after
 
     def abort(self, plan: ClaimPlan) -> None:
-        """Discard a plan that has not been and will not be written to the database."""
+        """Discard a plan that was not written to the database."""
         if plan is self._open:
             self._open = None
 
     @contextlib.contextmanager
     def at_work(self, instance_uuid: str, what: str) -> Iterator[None]:
-        """Count a running task of a server that needs no claim while the block runs.
+        """Count a running task of a server while the block runs. Used for tasks that need no claim.
 
-        An example is copying a disk to another host.
+        An example is copying a disk to another host. ``what`` is the kind of task.
         """
         key = instance_uuid, what
         with self._lock:
@@ -439,7 +441,7 @@ class Tracker:
             return [device for device in held if entry is not None and device.address in entry.devices]
 
     def devices_without(self, instance_uuid: str, side: str) -> list[objects.PciDevice]:
-        """Return the devices that a server holds here, sorted by address, except the devices of the claim ``side``."""
+        """Return the devices that a server holds on this host outside the claim named ``side``, sorted by address."""
         other = {device.address for device in self.devices(instance_uuid, side)}
         return [device for device in self.devices(instance_uuid) if device.address not in other]
 
@@ -464,7 +466,7 @@ class Tracker:
             return _total(self._entries)
 
     def usage(self, plan: ClaimPlan | None = None) -> NodeUsage:
-        """Return the usage columns of the node's row as they are after ``plan`` is written, as absolute values.
+        """Return the usage columns of the node's row, as total values. A ``plan`` is counted as if it were committed.
 
         The column ``stats`` has further values that scheduler weighers use.
         """
@@ -491,8 +493,9 @@ class Tracker:
     def numbered(self, usage: NodeUsage) -> NodeUsage:
         """Return a usage with the next serial number, ready to send. The caller must hold ``writing``.
 
-        A usage whose number is lower than the number in the node's row changes nothing, because it was sent earlier.
-        The column ``stats`` has the number too, so that the next process of this host continues to count from it.
+        The conductor ignores a usage whose number is lower than the number in the node's row, because it was sent
+        earlier. The column ``stats`` has the number too, so that the next process of this host continues to count from
+        it.
         """
         self.serial += 1
         stats = {**json.loads(usage['stats']), SERIAL: str(self.serial)}
@@ -510,10 +513,10 @@ class Tracker:
     ) -> None:
         """Add an entry for resources that a server already holds on this host when the service starts.
 
-        ``side`` is the name of the claim. If the claim has an entry, the CPUs, memory and disk in it are kept.
-        ``flavor`` is None if they are not known yet. ``addresses`` are the devices of the claim; None means all devices
-        that the server holds on this host. ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is
-        True if its root disk is not on this host.
+        ``side`` is the name of the claim. If the claim has an entry, its CPUs, memory and disk are kept. ``flavor`` is
+        None if these amounts are not known yet. ``addresses`` are the devices of the claim; None means all devices that
+        the server holds on this host. ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is True
+        if its root disk is not on this host.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -529,7 +532,7 @@ class Tracker:
             _put(self._entries, instance_uuid, {**others, side: replace(entry, devices=entry.devices | mine)})
 
     def forget(self, instance_uuid: str) -> None:
-        """Remove the entries of a server, so that it can be counted again. The server keeps its devices."""
+        """Remove the entries of a server, so that its resources can be counted again. The server keeps its devices."""
         with self._lock:
             self._at_work -= {(instance_uuid, side) for side in self._entries.get(instance_uuid, ())}
             _put(self._entries, instance_uuid, {})
@@ -549,7 +552,7 @@ class Tracker:
 
 
 def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
-    """Set a server's claims (a dict from name to entry), and move the server to the end of ``entries``."""
+    """Replace a server's claims by ``sides`` (a dict from name to entry), and move it to the end of ``entries``."""
     entries.pop(instance_uuid, None)
     if sides:
         entries[instance_uuid] = sides

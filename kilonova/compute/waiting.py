@@ -1,4 +1,4 @@
-"""Wait for events of other services. Each event has the uuid of the server or request that it is about.
+"""Wait for events of other services. Each event names the uuid of a server or of an accelerator request.
 
     with waiting.heard(uuid) as told:      # a threading.Event that is set by each event from now on
         told.wait(5)

@@ -1,6 +1,6 @@
 """Build a server on this host, undo a build, and delete a server's guest and claims.
 
-A build claims, spawns the guest and saves the end state. If all goes well it makes two calls to the conductor. A failed
+A build claims, spawns the guest and saves the end state. A successful build makes two calls to the conductor. A failed
 build is undone on this host: the guest and its files are deleted and the devices released. ``verdict`` decides whether
 another host may try.
 """
@@ -45,8 +45,8 @@ def verdict(op: HostTask, error: Exception) -> Exception:
     if isinstance(error, (*PASSED_THROUGH, errors.BuildAbort)):
         return error
     text = readable(error)
-    # If the network service connected the ports too late, it would probably be too late on another host as well.
-    # So the conductor tries no other host.
+    # If the network service did not connect the ports in time, it would probably fail on another host as well. So the
+    # conductor tries no other host.
     if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
@@ -92,7 +92,8 @@ def _claim(op: HostTask, order: objects.BuildOrder) -> list[objects.PciDevice]:
     }
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
-    # The server's row has the requests for the first host. For an alternate host, write the Placement providers again.
+    # The server's row has the PCI requests with the Placement providers of the first host. For an alternate host, write
+    # them again with that host's providers.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     fields: ClaimFields = {
         'transition': 'build.claim',
@@ -148,7 +149,7 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
         fields['system_metadata'] = {'boot_roles': ','.join(op.ctxt.roles)}
     with tracker.writing(op.ctxt):
         plan = tracker.plan_allocate(instance.uuid, RUN)
-        # The build has succeeded: the usage has one running task less, and the count of failed builds is 0 again.
+        # The build has succeeded. Set the count of failed builds to 0, and write the usage with one running task less.
         tracker.failed_builds = 0
         fields['usage'] = tracker.usage(plan)
         op.save(plan, **fields)
@@ -191,8 +192,8 @@ def _release(op: HostTask) -> None:
 def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
     """Destroy the guest and release the claims of a build that was complete, partial or never started.
 
-    If the build's end was saved, nothing is changed: the server's row says that the server is on this host, and only
-    the reply to the conductor was lost.
+    If the end of the build was saved, nothing is changed. In this case the server is on this host, and only the reply
+    to the conductor was lost.
     """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
@@ -213,15 +214,16 @@ def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
 def undo_build(op: HostTask) -> Reply:
     """Destroy the guest that ``build`` created, and release the resources that it claimed.
 
-    It is safe to call it even if the build never ran, was already undone on this host, or ended when an earlier process
-    of this host ended.
+    It is safe to call it even if the build never ran, was already undone on this host, or was interrupted by the end of
+    an earlier process.
     """
     with op.exclusive():
         destroy(op)
     return {}
 
 
-# WRITE: no check before the delete, because a delete is never revoked. The final save checks the operation key.
+# WRITE means that the conductor is not asked before the guest is deleted, because a delete is never revoked. The final
+# save checks the operation key.
 @operation_method(Compute.terminate_instance, checks=StepCheck.WRITE, forward=True)
 def terminate(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host, and release all resources that the server holds on this host.
@@ -237,6 +239,7 @@ def terminate(op: HostTask) -> Reply:
         op.host.driver.guests.destroy(op.instance)
         if at_home:
             op.notify('instance.shutdown.end')
-        # Both hosts of a move save under one operation key. ``undo=True`` lets the conductor write the second save too.
+        # If the server is in a move, both hosts save their result with the same operation key. ``undo=True`` makes the
+        # conductor accept the second save as well.
         op.give_back(undo=True, event=op.event())
     return {}

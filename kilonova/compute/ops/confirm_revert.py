@@ -34,7 +34,8 @@ def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
         op.notify('instance.resize_confirm.start')
         move.restore_claims(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
-        # A move within one host that has no migration context any more was confirmed before: nothing is left to free.
+        # If a move within one host has no migration context any more, it was confirmed before. Then there is nothing
+        # left to free.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
     return {}
@@ -117,8 +118,8 @@ def _old_devices(
 ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
     """Set the fields of ``op.instance`` to their values before the move.
 
-    Return the devices and the accelerators that the server held on this host, and the columns of instance_extra to
-    write.
+    Return three values: the devices that the server held on this host, its accelerators, and the columns of
+    instance_extra to write.
     """
     devices = op.host.tracker.devices_without(op.instance.uuid, claim_key(migration))
     extra = op.instance.go_back(move.context_of(op.instance, migration))

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SharedStorageDiffers(errors.BuildAbort):
-    """The request says whether the disks are on shared storage, but this host finds the opposite."""
+    """The request says that the disks are on shared storage and this host finds that they are not, or vice versa."""
 
     msg_fmt = 'Invalid state of instance files on shared storage'
 
@@ -40,7 +40,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 @operation_method(Compute.evacuate_instance, checks=StepCheck.WRITE, verdict=verdict)
 def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
-    """Build the server that the order describes on this host. Until then the server's row names the old host.
+    """Build the server that the order describes on this host. Its row names the old host until the build is saved.
 
     ``verdict`` converts the errors.
     """
@@ -137,7 +137,7 @@ def _failed(op: HostTask) -> None:
 
 
 def _put_back(op: HostTask, migration: objects.Migration) -> None:
-    """Delete the guest, release this host's claim, and make the old host the server's host again.
+    """Undo an evacuation: delete the guest, release this host's claim, and write the old host as the server's host.
 
     The disks are deleted as well, unless they are the old host's disks on shared storage.
     """

@@ -2,8 +2,8 @@
 
 A port that is a function of a PCI device (SR-IOV) is attached in three steps: ``claim`` claims a device, the conductor
 binds the port to the device, and ``attach`` attaches it. The port is detached in three steps as well: ``detach``, then
-the conductor unbinds the port, then ``free`` frees the device. In a live migration, a port of this kind is detached at
-the source and attached at the destination.
+the conductor unbinds the port, then ``free`` frees the device. In a live migration, an SR-IOV port is detached at the
+source and attached at the destination.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from kilonova.virt.parts.live_migrations import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Numbers that distinguish saves under one operation key. QUEUED and RUNNING: saves of the migration's status.
-# Saves of the migration's progress are numbered from 1.
+# Numbers that distinguish the saves that have the same operation key. QUEUED and RUNNING are for saves of the
+# migration's status. Saves of the migration's progress are numbered from 1.
 QUEUED, RUNNING = -1, -2
 
 
@@ -52,7 +52,7 @@ def check_source(op: HostTask) -> Reply:
 
 @operation_method(Compute.check_can_live_migrate_destination, checks=StepCheck.WRITE, verdict=move.verdict)
 def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> Reply:
-    """Compare the guest with this host and claim its resources. Return how the guest is transferred and placed here.
+    """Compare the guest with this host, and claim its resources. Return how it is transferred and placed here.
 
     The result is a ``PlacedOffer``. Raises HostRejected if this host can't take the guest; an alternate host may.
     """
@@ -62,7 +62,7 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
         op.undo(move.failed, op)
         offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
         devices = move.claim(op, order, TaskState.MIGRATING, status='preparing')
-        # Register this undo only after the claim, because a refused claim has nothing to free.
+        # Register this undo only after the claim has succeeded, because a refused claim has nothing to free.
         op.undo(move.free, op, order.migration)
         op.host.check_claimed(op.ctxt, op.instance, devices)
         accelerators = _identified(
@@ -83,7 +83,8 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
 def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]) -> dict[str, str]:
     """Return {address of a device at the source: address of the device of this host that replaces it}.
 
-    Raises MigrationPreCheckError if a device has no counterpart with the same properties on the other host.
+    ``before`` are the guest's devices at the source, ``here`` the devices that this host claimed. Raises
+    MigrationPreCheckError if a device has no counterpart with the same properties on the other host.
     """
     left, found = list(here), {}
     for device in before:
@@ -104,7 +105,7 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
 def _taken_along(
     devices: list[objects.PciDevice], requests: objects.InstancePCIRequests | None
 ) -> list[objects.PciDevice]:
-    """Return the devices that move with the guest: all except those of ports.
+    """Return the devices that move with the guest. These are all devices except those that are used by ports.
 
     Ports are detached from the guest before it moves.
     """
@@ -173,8 +174,8 @@ def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
 def prepare(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Create empty disks and mediated devices, and connect the server's volumes, at the destination.
 
-    Return {'volumes': how guests find the volumes on this host}. If this step fails, ``rollback`` deletes the disks,
-    the volume connections and the claim.
+    Return {'volumes': how the guest finds each volume on this host}. If this step fails, ``rollback`` deletes the
+    disks, the volume connections and the claim.
     """
     op.begin('compute_pre_live_migration')
     with op.exclusive(), op.undoing('prepare'):
@@ -221,7 +222,7 @@ def _told(op: HostTask, migration: objects.Migration) -> LiveTold:
 def force_complete(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> None:
     """Force the running migration to complete.
 
-    The step ``migrate`` still runs at this time and sees the migration's end.
+    The step ``migrate`` is still running when this is called, and it handles the migration's end.
 
     Raises MigrationError if no migration of the guest runs.
     """
@@ -247,10 +248,11 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
     move.restore_claims(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
-        # If this service was restarted after the end of the migration, the tracker has the claim under ``RUN``.
+        # The claim's name is the migration's claim key. If this service was restarted after the end of the migration,
+        # the tracker has the claim with the name ``RUN``.
         side = claim_key(migration)
         plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
-        # The task has ended: the node's usage counts one running task less.
+        # The migration has ended on this host, so the node's usage counts one running task less.
         fields['usage'] = host.tracker.usage(plan)
         fields['expect'] = {'host': [migration.source_compute, host.name]}
         fields['values'] = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id}
@@ -260,7 +262,7 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
 # -- 5. the source cleans up -------------------------------------------------------------------------------------------
 @operation_method(Compute.post_live_migration, forward=True)
 def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
-    """Delete the domain, disks, volume connections and claim at the source, after the guest runs at the destination."""
+    """Delete the guest's domain, disks, volume connections and claim at the source, when it runs at the destination."""
     with op.exclusive():
         op.host.driver.live_migrations.leave(op.instance, order.offer)
         op.give_back(move.of_source(order.migration))
@@ -296,8 +298,8 @@ def abort(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
 def rollback(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
     """Delete the guest's incomplete domain and disks and its claim at the destination, and return {'arrived': False}.
 
-    If the guest has left the source, even if it is off now, or if it has arrived completely, keep the guest and return
-    {'arrived': True}.
+    If the guest has left the source or has arrived completely, keep it and return {'arrived': True}. This holds even if
+    the guest is off now.
     """
     migration, gone = order.migration, order.gone
     with op.exclusive():

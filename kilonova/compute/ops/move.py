@@ -1,9 +1,9 @@
-"""Functions for all moves, mainly: which claims and devices on this host belong to the source or destination of a move.
+"""Functions for all moves. Most of them find the claims and devices on this host of a move's source or destination.
 
 The tracker stores each claim of a server under a name, the claim key. At the destination, the claim has the migration's
 claim key. At the source, the server has the claim from before the move: its name is ``RUN``, or the claim key of an
 older move that brought the server to this host. If source and destination are one host, the tracker has two claims of
-the server. After a restart the migration context tells which claim is which.
+the server. After a restart of the service, the claims are read from the server's migration context.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kilonova.states import TaskState
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two saves of the progress of a migration.
+# The shortest time in seconds between two saves of a migration's progress.
 EVERY = 5.0
 
 
@@ -56,7 +56,7 @@ def restore_claims(
     migration: objects.Migration,
     new_flavor: objects.Flavor | None = None,
 ) -> None:
-    """Record this move's claims on this host in the tracker, if they are missing.
+    """Record the claims of this move on this host in the tracker, if they are missing there.
 
     After a restart of the compute service the tracker may not know the claims. ``new_flavor`` is the flavor at the
     destination, or None if its amounts are not known yet.
@@ -92,7 +92,7 @@ def restore_claims(
 
 
 def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function of a claim's name that returns whether it is this move's claim at the destination.
+    """Return a function that takes a claim's name and returns whether it is this move's claim at the destination.
 
     This claim is released when the move is undone or reverted.
     """
@@ -101,10 +101,10 @@ def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
 
 
 def of_source(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function of a claim's name that returns whether the server had the claim before this move.
+    """Return a function that takes a claim's name and returns whether the server had the claim before this move.
 
-    These are the claim ``RUN`` and the claims of older moves. They are released when this move is confirmed. Claims of
-    newer moves are kept.
+    The earlier claims are ``RUN`` and the claims of older moves. They are released when this move is confirmed. Claims
+    of newer moves are kept.
     """
     return lambda name: name == RUN or _number(name) < migration.id
 
@@ -131,8 +131,8 @@ def place_of(instance: objects.Instance) -> objects.InstanceNUMATopology | None:
 def take_place(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> None:
     """Set the instance's NUMA placement to the one that this host claimed for the move.
 
-    Raises KilonovaError if a placement was requested by ``spec`` but none claimed, or claimed but not requested. The
-    guest would otherwise use CPUs and memory pages that the tracker does not count.
+    Raises KilonovaError if ``spec`` requests a placement and none was claimed, or the other way round. Otherwise the
+    guest would use CPUs and memory pages that the tracker does not count.
     """
     instance = op.instance
     instance.numa_topology = op.host.tracker.topology(instance.uuid, claim_key(migration))
@@ -152,13 +152,14 @@ def claim(
 ) -> list[objects.PciDevice]:
     """Claim resources and devices at the destination for the server with its new flavor, and return the devices.
 
-    ``columns`` of the migration are written with the claim. The claim fails unless the server's host is one of
-    ``host_of_server``, or the source host if it is None.
+    ``columns`` are columns of the migration's row that are written with the claim. The claim fails unless the server's
+    host is one of ``host_of_server``. If this is None, the server's host must be the move's source host.
     """
     host, migration, spec = op.host, order.migration, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
     old = devices_before(op, migration)
-    # A move within one host needs no check of the server group's policy, because the server's host does not change.
+    # If source and destination are one host, the server group's policy is not checked, because the server's host does
+    # not change.
     group = op.group_of(spec) if migration.source_compute != host.name else None
     fields: ClaimFields = {
         'expect': {'host': host_of_server or migration.source_compute, 'task_state': [task_state.value]},
@@ -185,7 +186,7 @@ def claim(
 
 
 def devices_before(op: HostTask, migration: objects.Migration) -> list[objects.PciDevice]:
-    """Return the devices that the server holds at the source. The destination calls this function."""
+    """Return the devices that the server holds at the source. Called at the destination."""
     tracker, instance = op.host.tracker, op.instance
     if migration.source_compute == op.host.name:
         return tracker.devices(instance.uuid)
@@ -224,7 +225,7 @@ def _context(
 
 
 def free(op: HostTask, migration: objects.Migration) -> None:
-    """Release the move's claim at the destination, as an undo within the step that made the claim."""
+    """Release the move's claim at the destination. Used as an undo by the step that made the claim."""
     op.give_back(of_destination(migration), unsided=False, undo=True, undone=op.undone)
 
 
@@ -248,7 +249,7 @@ def after(op: HostTask, order: objects.PrepResizeOrder | objects.EvacuateOrder) 
 
 
 def verdict(op: HostTask, error: Exception) -> Exception:
-    """Return the error that is sent to the conductor if the destination fails before the server was changed.
+    """Return the error that is sent to the conductor if a step at the destination fails before it changed the server.
 
     A failure of this host becomes HostRejected, so that the conductor tries the next host. Other errors are returned
     unchanged.
@@ -261,7 +262,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 # -- events and progress -----------------------------------------------------------------------------------------------
 def failed(op: HostTask) -> None:
-    """Write that the event of the instance action has failed, and why this host undid the step.
+    """Write that the event of the instance action has failed, and the reason why this host undid the step.
 
     The reason is left out after Unanswered, because the call is sent again with the same operation key.
     """
@@ -271,8 +272,9 @@ def failed(op: HostTask) -> None:
 def noting(op: HostTask, migration: objects.Migration) -> Callable[[Mapping[str, int]], None]:
     """Return a function that writes the progress of a migration to its row, at most every 5 seconds.
 
-    The function's argument is a dict from column of the migration to bytes. It may be called more often than it writes.
-    It raises an error if the operation has been cancelled or another conductor has taken it over.
+    The function's argument is a dict from a column of the migration's row to a number of bytes. If the function is
+    called again within 5 seconds, it writes nothing. It raises an error if the operation has been cancelled or another
+    conductor has taken it over.
     """
     said, mark = time.monotonic(), 0
 

@@ -1,8 +1,8 @@
 """Power, pause, suspend, rescue and password operations of a guest.
 
 Each operation consists of one step on one host: check that the operation is current, change the guest, save the end
-state. The save ends the operation even if the change failed; the reply only informs the conductor. Exceptions are
-``resume_guest``, and ``soft_delete``, which is repeated until it succeeds, as a delete is.
+state. The save ends the operation even if the change failed; the reply only informs the conductor. There are two
+exceptions: ``resume_guest``, and ``soft_delete``, which is repeated until it succeeds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from kilonova.virt import guest_password
 
 LOG = logging.getLogger(__name__)
 
-# {operation: its name in notifications, or None if Nova sends none}. Other operations keep their own name.
+# {operation: its name in notifications, or None if no notification is sent, as in Nova}. An operation that is not
+# listed has the same name in notifications.
 TOLD_AS: dict[str, str | None] = {'stop': 'power_off', 'start': 'power_on', 'set_admin_password': None}
 
 
@@ -39,7 +40,7 @@ def stop(op: HostTask, clean_shutdown: bool) -> Reply:
 
 @operation_method(Compute.start_instance)
 def start(op: HostTask) -> Reply:
-    """Start the guest with a newly defined domain and the devices that its server holds."""
+    """Define the guest's domain anew, with the devices that the server holds, and start the guest."""
     with _single_host_operation(op, 'start') as reply:
         op.host.driver.power.power_on(op.instance, image_of(op.instance), op.host.devices_of(op.instance))
     return reply
@@ -49,7 +50,8 @@ def start(op: HostTask) -> Reply:
 def resume_guest(op: HostTask) -> Reply:
     """Start a guest that ran when this host went down. Does nothing if the guest runs already.
 
-    Return {'is_running': False} if the server is deleted, on another host, in another operation, or must not run now.
+    Return {'is_running': False} if the guest must not be started: the server is deleted, on another host, in another
+    operation, or is to be off.
     """
     with op.exclusive():
         host, server = op.host, records.instance(op.ctxt, op.instance.uuid)
@@ -260,10 +262,11 @@ def _single_host_operation(
 
 
 def _is_to_run_again(op: HostTask, power_state: int) -> bool:
-    """Return whether the guest must be started again because the host lost power during an operation of the server.
+    """Return whether the guest must be started again because its host lost power during an operation of the server.
 
-    This is so if the operation was running when this process started, and the guest ran at the time of the request and
-    is off now. The server's row then keeps power state RUNNING, so that ``HostGuests.look_again`` starts the guest.
+    The result is True if the operation was running when this process started, the guest ran at the time of the request,
+    and it is off now. The caller then leaves power state RUNNING in the server's row, so that ``HostGuests.look_again``
+    starts the guest.
     """
     return (
         power_state == PowerState.SHUTDOWN

@@ -1,7 +1,7 @@
 """Rebuild a server on its host: prepare, save that the disks are deleted, create new disks, save the end state.
 
-Devices, NUMA placement and allocation stay as they are. Nothing of the server is changed before its state is
-``rebuild_spawning``; the conductor's flow relies on this. If the server boots from a volume that gets new content, the
+Devices, NUMA placement and allocation stay as they are. The server is not changed before its state is
+``rebuild_spawning``. The conductor's flow relies on this. If the server boots from a volume that gets new content, the
 flow first calls ``stop_to_reimage``, which stops the guest.
 """
 
@@ -79,7 +79,8 @@ def _failed(op: HostTask) -> None:
 def stop_to_reimage(op: HostTask, order: objects.RebuildOrder) -> Reply:
     """Stop the guest and disconnect its boot volume from this host, so that the volume can get new content.
 
-    First decrypt the secrets, check the devices and prepare the rebuild. If one of these fails, the guest still runs.
+    Before that, decrypt the secrets, check the devices and prepare the rebuild. If one of these steps fails, the guest
+    still runs.
     """
     host, instance = op.host, op.instance
     with op.exclusive():

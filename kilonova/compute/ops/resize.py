@@ -35,8 +35,9 @@ def _told_failed(op: HostTask) -> None:
 def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
     """Claim resources and devices for the new flavor, and return {'disk': where the source must put the disk}.
 
-    The devices are those that Placement allocated for the new flavor's requests. The migration context stores the
-    devices of source and destination. Raises HostRejected if this host can't take the server; an alternate host may.
+    The claimed devices are the ones that Placement allocated for the new flavor's requests. The migration context
+    stores the devices of source and destination. Raises HostRejected if this host can't take the server; an alternate
+    host may.
     """
     host, instance, migration = op.host, op.instance, order.migration
     op.begin('compute_prep_resize')
@@ -91,7 +92,8 @@ def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
 def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
     """Write that the event of the instance action has failed, and send the notifications that Nova sends."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
-        # KeyGone: another conductor runs the operation. Unanswered: the call is sent again. The step has not failed.
+        # The step has not failed. After KeyGone another conductor runs the operation, and after Unanswered the call is
+        # sent again.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
@@ -166,7 +168,7 @@ def _put_back(
     )
     try:
         op.host.check_devices(instance, devices)
-        # The move has not ended, so the server's metadata still names the accelerators of this host.
+        # The server's metadata still names the accelerators of this host, because the move has not ended.
         devices = devices + op.host.accelerators_of(instance)
     except (errors.DevicesMissing, errors.DevicesFailed) as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
@@ -193,9 +195,10 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
             build.destroy(op)
             return {}
         if fresh.host != op.host.name and move.is_over(op, fresh, migration):
-            # The server has been evacuated since, and this host deleted its guest and disks when it started.
+            # The server was evacuated after this step, and this host deleted its guest and disks when it started again.
             return {}
-        # Use ``op.instance``, which the conductor sent: the server's row may no longer list the destination's devices.
+        # Use ``op.instance``, which the conductor sent, because the server's row may no longer list the destination's
+        # devices.
         move.restore_claims(op.host, op.instance, migration)
         values = {
             'host': migration.source_compute,
@@ -204,7 +207,8 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         }
         extra = _become_old(fresh, migration)
         if extra is not None:
-            # The destination may be unable to undo its writes, so the old flavor is written back here as well.
+            # The destination may be unable to undo its writes, so this host, the source, also writes the old flavor
+            # back.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
@@ -249,7 +253,7 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
         power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
-            # The task has ended: the node's usage counts one running task less.
+            # The resize has ended on this host, so the node's usage counts one running task less.
             op.save(
                 plan,
                 transition='resize.finishing',

@@ -1,4 +1,4 @@
-"""Shelve a server: stop its guest and upload its root disk, unless that is a volume. Shelve offload deletes the guest.
+"""Shelve a server: stop its guest and upload its root disk, unless it is a volume. Shelve offload deletes the guest.
 
 A paused or suspended guest is stopped only after its disk is copied. Such a guest does not write to the disk, and it
 can be left as it was if the copy fails.
@@ -51,7 +51,7 @@ def shelve(op: HostTask, image_id: str | None) -> Reply:
 def undo_shelve(op: HostTask, image_id: str | None) -> Reply:
     """Undo ``shelve``: delete the copied disk and start the guest again if its server is to run.
 
-    A guest that was paused or suspended before and is off now stays off.
+    A guest that was paused or suspended before the shelve, and is off now, stays off.
     """
     host = op.host
     with op.exclusive():
@@ -84,7 +84,8 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
     )
 
 
-# WRITE: no check before the delete, because the disk is in an image by now. The final save checks the operation key.
+# WRITE means that the conductor is not asked before the guest is deleted, because its disk has been uploaded as an
+# image. The final save checks the operation key.
 @operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
 def offload(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host and release its resources. The conductor writes its state."""

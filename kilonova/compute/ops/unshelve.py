@@ -1,7 +1,7 @@
 """Unshelve a server: claim resources, and spawn the guest from its shelved image.
 
-If the server is still on its host, its guest is only started. A failure is undone on this host: guest and files are
-deleted and the devices released, and the server is without a host, as before. The conductor writes the server's state.
+If the server is still on its host, its guest is only started. A failure is undone on this host: the guest and its files
+are deleted and its devices released, so that the server has no host again. The conductor writes the server's state.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def unshelve(op: HostTask, order: objects.UnshelveOrder) -> Reply:
             values = {'power_state': host.driver.guests.get_info(instance)}
             with host.tracker.writing(op.ctxt):
                 plan = host.tracker.plan_allocate(instance.uuid, RUN)
-                # The task has ended: the node's usage counts one running task less.
+                # The unshelve has ended on this host, so the node's usage counts one running task less.
                 op.save(
                     plan,
                     expect={'host': host.name},
@@ -95,9 +95,9 @@ def _claim(op: HostTask, order: objects.UnshelveOrder) -> list[objects.PciDevice
 
 
 def _refused(op: HostTask) -> None:
-    """Write that the action's event has failed, and the reason, if the host refused the claim.
+    """If the host refused the claim, write that the event of the instance action has failed, and the reason.
 
-    If the build failed after the claim, ``_release`` writes event and reason.
+    If the build failed after the claim, ``_release`` writes the event and the reason.
     """
     if isinstance(op.error, errors.HostRejected) and not op.has_told:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)

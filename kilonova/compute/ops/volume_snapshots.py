@@ -33,7 +33,7 @@ def take(op: HostTask, files: Mapping[str, str]) -> Reply:
 def undo_take(op: HostTask, files: Mapping[str, str]) -> Reply:
     """Return {'taken': whether the guest writes to the new file}, for the undo of ``take``. Changes nothing.
 
-    The step can't be undone, because data that the guest has written to the new file is in no other file. The result is
+    ``take`` can't be undone, because data that the guest has written to the new file is in no other file. The result is
     False if the server no longer has the volume.
     """
     with op.exclusive():
@@ -45,7 +45,7 @@ def undo_take(op: HostTask, files: Mapping[str, str]) -> Reply:
 
 @operation_method(Compute.withdraw_volume_snapshot)
 def withdraw(op: HostTask, files: Mapping[str, str]) -> Reply:
-    """Make the guest write to the file again that it wrote to before ``take``. Returns when it does so.
+    """Make the guest write again to the file that it used before ``take``. Returns when the guest does so.
 
     ``files`` has ``volume_id``, ``name`` and ``format`` of that file, and ``new``, the name of the snapshot's file.
     """
@@ -78,7 +78,7 @@ def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
 
 
 def _both(op: HostTask, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
-    """Return the volume twice: with the file ``files['name']``, and with the snapshot's file ``files['new']``."""
+    """Return two objects for one volume: with the file ``files['name']``, and with the snapshot's ``files['new']``."""
     volume = volume_of(op, files['volume_id'])
     return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)
 

@@ -84,7 +84,7 @@ def undo_detach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.copy_volume)
 def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
-    """Copy a volume to another volume. Returns when the two are equal and stay equal while the guest writes.
+    """Copy a volume to another volume. Returns when both are equal and each write of the guest goes to both.
 
     ``copy`` has the columns of the second volume (``AttachedVolume.successor``), and ``of``, the id of the first.
     """
@@ -133,7 +133,7 @@ def _swap(op: HostTask, copy: Mapping[str, Any]) -> bool:
 
 
 def _both(op: HostTask, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
-    """Return two volumes of the server: the present one, and the one that replaces it."""
+    """Return two volumes of the server: the present one, and the copy that replaces it (as in ``make_copy``)."""
     old = volume_of(op, copy['of'])
     return old, old.successor(copy)
 
