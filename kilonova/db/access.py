@@ -13,7 +13,7 @@ _forbidden: str | None = None
 
 
 def forbid(binary: str | None) -> None:
-    """Make each attempt of this process to open a database raise DBNotAllowed, which names the daemon ``binary``.
+    """Forbid this process to open databases: each attempt raises DBNotAllowed, which names the daemon ``binary``.
 
     If ``binary`` is None, databases are allowed again.
     """

@@ -3,7 +3,7 @@
     connection.execute(update(leases).values(expires=db_now() + 30))
     select(services.c.id, (db_age(services.c.last_seen_up) <= 60).label('up'))
 
-Leases and heartbeats are compared only with this clock, so the clocks of the daemons' hosts may differ.
+Leases and heartbeats are compared only with the database's clock, so the clocks of the daemons' hosts may differ.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
     type = sa.Double()
 
 
-# MySQL: "+ 0e0" turns the DECIMAL into a double.
-# PostgreSQL: unlike now(), statement_timestamp() advances inside a transaction. It also allows the use of an index.
+# MySQL: adding "0e0" converts the DECIMAL to a double.
+# PostgreSQL: unlike now(), statement_timestamp() advances inside a transaction. An index can be used to compare with
+# it.
 NOW = {
     'sqlite': "((julianday('now') - 2440587.5) * 86400.0)",
     'mysql': '(UNIX_TIMESTAMP(NOW(6)) + 0e0)',
     'postgresql': 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)',
 }
-# SQLAlchemy stores times in SQLite with six digits of the fraction. The text of this expression must be comparable.
+# SQLAlchemy stores times in SQLite as text with six digits after the seconds' point. This expression gives a text of
+# the same form, so that the database can compare both.
 UTCNOW = {
     'sqlite': "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     'mysql': 'UTC_TIMESTAMP(6)',

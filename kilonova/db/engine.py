@@ -4,9 +4,9 @@
     with databases.api().write() as connection:
         connection.execute(insert(table).values(...))   # committed at the end, rolled back by an exception
 
-On SQLite, a write transaction takes the write lock when it begins, so that no other writer can change the rows that it
-reads before it writes. A read transaction refuses to write. Connections are SQLAlchemy Core connections. There are no
-ORM sessions, hence no lazy loads.
+On SQLite, a write transaction takes the write lock when it begins. So no other writer can change a row between the
+moment when the transaction reads it and the moment when it writes. A read transaction refuses to write. Connections are
+SQLAlchemy Core connections. There are no ORM sessions, hence no lazy loads.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ R = TypeVar('R')
 Connection = sa.Connection
 Listener = Callable[[str, str, bool], None]
 
-# Seconds that a writer waits for SQLite's lock. Afterwards the database counts as not answering.
+# Seconds that a writer waits for SQLite's lock. If it does not get the lock, the database counts as not answering.
 SQLITE_BUSY = 10.0
 _WRITES = 'kilonova_writes'
 # The key in a connection's ``info`` under which the functions to call after the commit are stored.
@@ -99,7 +99,7 @@ class PoolOptions:
 class Database:
     """One database, with its connection pool and its transactions.
 
-    ``name`` is 'api', 'main', 'cell0' or the name of a cell, as functions that were given to ``listen`` receive it.
+    ``name`` is 'api', 'main', 'cell0' or the name of a cell. Functions that were given to ``listen`` receive this name.
     ``cell`` is the cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None.
     """
 
@@ -130,8 +130,8 @@ class Database:
     def read(self) -> Iterator[sa.Connection]:
         """Open a transaction that only reads.
 
-        On SQLite, all statements of the transaction see the same state. On other databases, each statement sees the
-        newest committed rows.
+        On SQLite, all statements of the transaction see the same state of the database. On other databases, each
+        statement sees the newest committed rows.
         """
         with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
             yield connection
@@ -268,7 +268,8 @@ def _create_sqlite(
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolEntry) -> None:
-    # None: ``_begin_sqlite`` begins each transaction. pysqlite would do so too late, only before the first write.
+    # With None, the driver begins no transactions, because ``_begin_sqlite`` begins them. pysqlite itself would begin a
+    # transaction only before the first write, which is too late.
     connection.isolation_level = None
     connection.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
     if connection.execute('PRAGMA journal_mode').fetchone()[0] not in ('wal', 'memory'):
@@ -281,7 +282,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolE
 
 
 def _judge_ping(context: sa.ExceptionContext) -> None:
-    """Raise an error if a pooled connection's ping before its use is not answered in time.
+    """Raise an error if the server does not answer the ping that tests a pooled connection before its use.
 
     By default SQLAlchemy would open a new connection instead, and wait a second time for a server that does not answer.
     """

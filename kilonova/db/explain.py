@@ -4,7 +4,7 @@
     # "[api_database]connection (sqlite:////var/lib/kilonova/api.db) has no tables yet: run 'kilonova-manage api_db
     #  sync' first"
 
-The command line programs print the line. Unexpected errors have no line, because their tracebacks help more.
+The command line programs print the line. For an unexpected error there is no line, because its traceback helps more.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def name(database: engine.Database, databases: engine.Databases) -> str:
 def line(databases: engine.Databases | None, error: BaseException) -> str | None:
     """Return a line that explains an error to an operator, or None for an unexpected error.
 
-    If the error comes from a database, the line names the database and contains its message. No other database is
-    queried. If the error says that a table or a column is missing, one SQL statement is run on the database.
+    If the error comes from a database, the line names the database and contains the database's message. No other
+    database is queried. If the error says that a table or a column is missing, one SQL statement is run on the
+    database.
     """
     if isinstance(error, (errors.KilonovaError, cfg.Error)):
         return str(error)

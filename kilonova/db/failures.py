@@ -99,7 +99,7 @@ def _sqlstate(original: BaseException) -> str | None:
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """Return whether a unique constraint refused the row. Other constraints (foreign key, NOT NULL) don't count."""
+    """Return whether a unique constraint was violated. Other constraints (foreign key, NOT NULL) don't count."""
     if not isinstance(error, exc.IntegrityError) or error.orig is None:
         return False
     return (
@@ -114,7 +114,8 @@ def timed_out(original: BaseException | None) -> bool:
 
     ``original`` is the attribute ``orig`` of SQLAlchemy's error.
     """
-    # The TimeoutError is the cause of Kilonova's psycopg2 errors, but only the context of PyMySQL's errors.
+    # Kilonova raises its psycopg2 errors from a TimeoutError, which is their ``__cause__``. PyMySQL's errors have the
+    # TimeoutError only as ``__context__``.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (
@@ -125,8 +126,8 @@ def timed_out(original: BaseException | None) -> bool:
 def is_retriable(error: BaseException) -> bool:
     """Return whether the same transaction may succeed if it is repeated at once.
 
-    True for a deadlock, a lock wait timeout and a broken connection. False if the server did not answer in time,
-    because a second attempt would have to wait as long.
+    The result is True for a deadlock, a lock wait timeout and a broken connection. It is False if the server did not
+    answer in time, because a second attempt would have to wait as long.
     """
     if not isinstance(error, exc.DBAPIError) or error.orig is None or timed_out(error.orig):
         return False
@@ -138,11 +139,11 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether the database didn't answer. Then the result of the statement is unknown (operations.md rule 16).
+    """Return whether the error means that the database didn't answer, so that the statement's result is unknown.
 
-    This is the case for refused and lost connections, servers that start, stop or have no connection left, an exhausted
-    pool, a statement or a lock that took longer than allowed, and a SQLite file that stayed locked for SQLITE_BUSY
-    seconds.
+    The result is True for refused and lost connections, servers that start, stop or have no connection left, an
+    exhausted pool, a statement or a lock that took longer than allowed, and a SQLite file that stayed locked for
+    SQLITE_BUSY seconds. See rule 16 of operations.md.
     """
     if isinstance(error, exc.TimeoutError):
         return True
@@ -217,7 +218,7 @@ def pause(number: int) -> float:
 def before_repeating(function: Callable[..., object], number: int, error: exc.DBAPIError) -> None:
     """Wait before ``function`` is called again after a retriable error.
 
-    If the connection was lost, also make ``repeated()`` return True while ``function`` runs again.
+    If ``error`` says that the connection was lost, ``repeated()`` returns True while ``function`` runs again.
     """
     LOG.debug('Retrying %s after a database error: %s', getattr(function, '__name__', function), error.orig)
     if error.connection_invalidated:
@@ -228,7 +229,7 @@ def before_repeating(function: Callable[..., object], number: int, error: exc.DB
 def repeated() -> bool:
     """Return whether ``engine.retried`` calls the present function again because a connection was lost.
 
-    If so, the previous call may have been committed, and only its answer was lost.
+    If True, the previous call may have been committed, and only the database's answer was lost.
     """
     return REPEATED.get()
 

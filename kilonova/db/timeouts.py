@@ -20,11 +20,13 @@ from typing import Any
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-# Seconds that the client waits beyond the limit, so that the server itself can report that a statement took too long.
+# Seconds that the client waits longer than the limit, so that the server itself can report that a statement took too
+# long.
 GRACE = 1.0
 # The maximum time in seconds to open a connection.
 CONNECT_TIMEOUT = 10.0
-# TCP keepalives, in seconds. They close a connection if the machine of the database server is gone without a word.
+# Settings of TCP keepalives, in seconds. They close a connection if the database server's machine disappears without
+# closing it.
 _KEEPALIVES = {'keepalives': 1, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3}
 # SQLite checks the time limit of a statement after this many of its internal instructions (a few milliseconds).
 _STEPS = 100_000
@@ -52,8 +54,8 @@ def arguments(dialect: str, driver: str, limit: float) -> dict[str, Any]:
 def _of_mysql(limit: float) -> str:
     """Return the settings with time limits for a SET SESSION statement of MySQL and MariaDB.
 
-    MariaDB and MySQL (which limits only SELECTs) have different names for the settings. They are in comments that only
-    the intended server reads: https://mariadb.com/kb/en/comment-syntax/.
+    MariaDB and MySQL (which limits only SELECTs) have different names for the settings. Each setting is in a comment
+    that only the intended server executes: https://mariadb.com/kb/en/comment-syntax/.
     """
     if not limit:
         return ''
@@ -105,7 +107,8 @@ def _wait(connection: Any) -> None:
     while (state := connection.poll()) != extensions.POLL_OK:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not _ready(connection.fileno(), state == extensions.POLL_WRITE, left):
-            # OperationalError makes psycopg2 close the connection, so a late answer is not taken for another one.
+            # OperationalError makes psycopg2 close the connection, so a late answer is not taken for the answer to the
+            # next statement.
             raise OperationalError(f'no answer within {patience:g} s') from TimeoutError()
 
 

@@ -91,11 +91,12 @@ class OperationColumns(Timestamps):
     """Columns of an operation, which is work on a server that a conductor must finish (operations.md rule 1).
 
     Attributes:
-        slot: 'run', 'wait', or the row's own uuid for a row that runs concurrently. A unique key on server and slot
-            ensures that a server has at most one row 'run' and one row 'wait'.
+        slot: 'run', 'wait', or the row's own uuid if the operation runs concurrently with others of the server. A
+            unique key on server and slot ensures that a server has at most one row 'run' and one row 'wait'.
         args: The arguments, as JSON. ``context``, ``outputs`` and ``error`` are JSON, too.
         not_before: Time before which no conductor takes the row, in epoch seconds by the database's clock.
-        undoing: True if the steps are being undone, because the host of this attempt refused. The next attempt follows.
+        undoing: True while the steps of this attempt are being undone, because its host refused. The next attempt
+            follows.
         written: The name of the last write that a host has made for the operation (``queries.claims``).
     """
 

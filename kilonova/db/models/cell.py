@@ -87,7 +87,7 @@ class Service(Watched, Base):
 
 
 class ComputeNode(Watched, Base):
-    """A hypervisor. ``mapped`` is 0 until its host is mapped to a cell, after which the scheduler may choose it."""
+    """A hypervisor. ``mapped`` is 0 until its host is mapped to a cell. The scheduler chooses only mapped nodes."""
 
     __tablename__ = 'compute_nodes'
     __table_args__ = (
@@ -124,7 +124,7 @@ class ComputeNode(Watched, Base):
     pci_stats = mapped_column(MediumText)
     extra_resources = mapped_column(sa.Text)
     stats = mapped_column(sa.Text, default='{}')
-    # The host numbers its usage reports. A report with a smaller number than this one arrived late and is ignored.
+    # The number of the last usage report of the host. A report with a smaller number arrived late and is ignored.
     usage_serial = mapped_column(sa.BigInteger, nullable=False, default=0, server_default='0')
     numa_topology = mapped_column(MediumText)
     ram_allocation_ratio = mapped_column(sa.Float)
@@ -166,15 +166,16 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
-    # Time when the device was assigned to its server. NULL without a server, or if it was assigned before this column.
+    # Time when the device was assigned to its server. NULL if no server holds the device, or if it was assigned before
+    # this column existed.
     held_since = mapped_column(DateTime)
 
 
 class DeviceHistory(Base):
     """A period in which a server held a device. The period ended at ``ended_at``.
 
-    ``began_at`` is NULL if the device was assigned before such times were recorded. The columns about the device have
-    the values from the end of the period.
+    ``began_at`` is NULL if the device was assigned before such times were recorded. The device's other columns have the
+    values of the end of the period.
     """
 
     __tablename__ = 'device_history'
@@ -199,7 +200,7 @@ class DeviceHistory(Base):
 
 
 class Instance(SoftDelete, Base):
-    """A server. Only the compare-and-swap of ``queries.instances`` writes its states."""
+    """A server. Its states are written only by the compare-and-swap of ``queries.instances``."""
 
     __tablename__ = 'instances'
     __table_args__ = (
@@ -563,9 +564,9 @@ class TaskLog(SoftDelete, Base):
 class VolumeUsage(SoftDelete, Base):
     """The amounts of data that a server's guest read from a volume and wrote to it.
 
-    The ``curr_*`` columns count since the last known start of the guest. The ``tot_*`` columns count the time before
-    that start, including earlier servers of the volume. If another server gets the volume, these counters are added to
-    the new server's row. Otherwise the row is archived together with its server.
+    The ``curr_*`` columns count since the last known start of the guest. The ``tot_*`` columns count everything before
+    that start, also the traffic of servers that had the volume earlier. If another server gets the volume, the counters
+    of this row are added to the new server's row. Otherwise the row is archived together with its server.
     """
 
     __tablename__ = 'volume_usage_cache'

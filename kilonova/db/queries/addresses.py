@@ -4,8 +4,9 @@ r"""Translate a user's regular expression for an address into one that searches 
 
 The API uses the result to find servers by the fixed address of a port. ``objects.vif`` writes the addresses of an
 interface into the cache. A user's expression may contain hexadecimal digits, dots and colons (escaped or not), ``\d``,
-sets of these, groups, alternatives and quantifiers. Other characters are refused, because the expression could match
-text outside of the quotes. The anchors ^ and $ are allowed only at the begin and at the end of a whole alternative.
+character sets of these, groups, alternatives and quantifiers. Other characters are refused, because the expression
+could match text outside of the quotes. The anchors ^ and $ are allowed only at the begin and at the end of a whole
+alternative.
 """
 
 from __future__ import annotations

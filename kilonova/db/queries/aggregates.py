@@ -139,7 +139,8 @@ def create(
     if key is None:
         raise LookupError(f'the insert of aggregate {name} returned no id')
     aggregate_id = key[0]
-    # Leave updated_at NULL: a new aggregate was not changed after its creation. Schedulers find it without this time.
+    # Leave updated_at NULL, because a new aggregate was not changed after its creation. Schedulers notice a new
+    # aggregate even without this time.
     _insert_metadata(connection, aggregate_id, metadata or {})
     return get(connection, aggregate_id)
 
@@ -164,7 +165,7 @@ def rename(connection: sa.Connection, aggregate_id: int, name: str) -> None:
 def _stamp(connection: sa.Connection, *criteria: sa.ColumnElement[bool]) -> None:
     """Set ``updated_at`` of the aggregates that meet the criteria to the current time.
 
-    Schedulers keep aggregates in memory, and notice changes by this timestamp (``queries.changes``).
+    Schedulers keep aggregates in memory, and find changed aggregates by this timestamp (``queries.changes``).
     """
     connection.execute(sa.update(aggregates).where(*criteria).values(updated_at=db_utcnow()))
 

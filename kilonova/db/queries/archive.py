@@ -4,9 +4,9 @@
     purge(cell, before)                                         # {'shadow_instances': 3, …}
 
 Each chunk is moved in one transaction of the cell. The servers' rows in the API database are deleted first. If the
-program dies in between, the next run archives these servers. A server with a running or waiting operation is not
-archived. Pending releases (operations that free resources later) do not need the server's row: they remain, and so do
-the rows of the devices that they release (operations.md rule 23).
+program dies after that and before the chunk is moved, the next run archives these servers. A server with a running or
+waiting operation is not archived. Pending releases (operations that free resources later) do not need the server's row:
+they remain, and so do the rows of the devices that they release (operations.md rule 23).
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ operations = models.Operation.__table__
 API = 'API_DB.'
 CHUNK = 1000
 SERVERS = 100
-# Tables that refer to a server. Events of actions are not among them, because they refer to the server's actions.
+# Tables whose rows refer to a server. The table of events is not among them, because events refer to actions of a
+# server.
 DEPENDANTS = tuple(
     table
     for table in models.Base.metadata.sorted_tables
     if any(key.column.table is instances for key in table.foreign_keys)
 )
-# Tables whose deleted rows are archived even if the row that they refer to is not deleted.
-# A table stands before the tables that it refers to, because a row can only be deleted after the rows that refer to it.
+# Tables whose deleted rows are archived even if the row that they refer to is not deleted. A table comes before the
+# tables that it refers to, because a row can only be deleted after the rows that refer to it.
 LOOSE = tuple(
     table
     for table in reversed(models.Base.metadata.sorted_tables)
@@ -59,7 +60,7 @@ OF_SERVERS = (
 
 
 def of_cells(moved: Mapping[str, int]) -> int:
-    """Return the number of the moved rows that were in a cell's database. ``max_rows`` limits only these rows."""
+    """Return how many of the moved rows were in a cell's database. ``max_rows`` of ``archive`` limits only these."""
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 
@@ -92,7 +93,8 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # Skip servers with an operation in the API database: their boot is just being moved to the cell (rule 19).
+        # Skip servers that have an operation in the API database: their boot is just being moved to the cell
+        # (operations.md rule 19).
         busy = (
             set(
                 conn.execute(
@@ -227,7 +229,7 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
     """Delete all archived rows, or only rows that were deleted before a time. Return the number by shadow table.
 
-    For a row that was never marked as deleted itself, the time of its last change counts.
+    If a row itself was never marked as deleted, the time of its last change is compared with ``before``.
     """
     removed: Counter[str] = Counter()
     for shadow in models.SHADOWS.values():

@@ -105,7 +105,8 @@ class OfApi:
         operations: Operation rows.
         build_requests: Servers that have a build request.
         unmapped: Servers that have a mapping without a cell.
-        specs: {server: JSON text of the flavor in its request spec, or 'null'}, without servers that are being deleted.
+        specs: {server: JSON text of the flavor in its request spec, or 'null'}. Servers that are being deleted are left
+            out.
         hosts: Host mappings with cell_id, cell_uuid and cell_name.
         aggregates: Aggregates with their hosts.
     """
@@ -132,7 +133,10 @@ def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return {server: {key: value}} with the system metadata that have one of ``keys``, for servers that have any."""
+    """Return {server: {key: value}} with the servers' system metadata whose key is one of ``keys``.
+
+    Servers without any of these keys are left out.
+    """
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):
         found[uuid][key] = value

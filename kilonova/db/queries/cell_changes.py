@@ -219,9 +219,13 @@ class Located:
 def locate(databases: Databases, server: str, transport_url: str | None = None) -> Located:
     """Return the location of a server, according to its mapping and its row in the cell.
 
-    The state is 'unknown' if the server has no mapping, 'waiting' if its mapping has no cell, 'here' if its cell has a
-    row of it that is not deleted, 'deleted' if the row is marked as deleted, and 'archived' if the cell has no row of
-    it.
+    The result's ``state`` is one of:
+
+    - 'unknown': the server has no mapping.
+    - 'waiting': its mapping has no cell.
+    - 'here': its cell has a row of the server that is not deleted.
+    - 'deleted': the row in the cell is marked as deleted.
+    - 'archived': the cell has no row of the server.
     """
     with databases.api().read() as connection:
         row = connection.execute(

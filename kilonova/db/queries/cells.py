@@ -36,7 +36,7 @@ services = Service.__table__
 
 LOG = logging.getLogger(__name__)
 
-# Age in seconds at which the cell mappings are read again.
+# Seconds after which the cell mappings are read again.
 REFRESH = 60.0
 
 CELL0_UUID = '00000000-0000-0000-0000-000000000000'
@@ -83,7 +83,10 @@ def get_host(connection: sa.Connection, host: str) -> Row | None:
 def get_hosts(
     connection: sa.Connection, *, hosts: Iterable[str] | None = None, cell_uuid: str | None = None
 ) -> list[Row]:
-    """Return host mappings with ``cell_uuid`` and ``cell_name``, sorted by cell and host name."""
+    """Return host mappings with ``cell_uuid`` and ``cell_name``, sorted by cell and host name.
+
+    ``hosts`` and ``cell_uuid`` limit the result.
+    """
     query = _hosts().order_by(host_mappings.c.cell_id, host_mappings.c.host)
     if hosts is not None:
         query = query.where(host_mappings.c.host.in_(list(hosts)))

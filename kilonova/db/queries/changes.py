@@ -3,10 +3,10 @@
     now, nodes, services = everything(connection)
     seen = changed(connection, since=now - overlap)     # and again from seen.now
 
-A row gets its timestamp when its statement starts, but is visible to others only after the commit. So each call of
-``changed`` must start from a time before the previous call: the overlap must be longer than a transaction takes. The
-database's clock sets all these times. Heartbeats don't change the timestamps. ``down`` finds services whose heartbeats
-are missing.
+A row gets its timestamp when its statement starts, but other transactions see the row only after the commit. So each
+call of ``changed`` must ask for changes since a time before the previous call. This overlap must be longer than a
+transaction takes. The database's clock sets all these times. Heartbeats don't change the timestamps. ``down`` finds
+services whose heartbeats are missing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _changes() -> sa.CompoundSelect[Any]:
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
-        # One of these columns is never NULL, so no literal is needed (with a literal, MySQL would return strings).
+        # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument. With a
+        # literal, MySQL would return strings.
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
         # Each column has its own SELECT, because a single SELECT with OR could not use the indexes of the columns.
         parts.extend(
@@ -166,7 +167,7 @@ def hosts_of(connection: sa.Connection, uuids: Collection[str]) -> dict[str, tup
 def aggregates_mark(connection: sa.Connection) -> tuple[Any, ...]:
     """Return a value that stays equal as long as no aggregate, host list or metadata of aggregates is written.
 
-    Runs one SQL statement. Functions that write hosts or metadata of an aggregate also set its ``updated_at`` (see
-    ``queries.aggregates``).
+    Runs one SQL statement. It depends on the timestamps of aggregates. Functions that write hosts or metadata of an
+    aggregate also set its ``updated_at`` (see ``queries.aggregates``).
     """
     return tuple(connection.execute(_MARK).one())

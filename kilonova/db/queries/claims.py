@@ -113,7 +113,7 @@ def make_key(operation: str, position: int, step: str, attempt: int) -> str:
     return f'{operation}/{position}.{step}/{attempt}'
 
 
-# Conditions on an operation row: its position and attempt are those of a step key (parameters: see ``_parts``).
+# Conditions that an operation row has the position and attempt of a step key. ``_parts`` returns the parameters.
 _AT = (
     operations.c.uuid == sa.bindparam('of_operation'),
     operations.c.position == sa.bindparam('of_position'),
@@ -140,7 +140,8 @@ _UNDONE = ':undone:'
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
-# A host that an operator forced down gets no new work, because the operation may continue on another host at once.
+# The condition that the host is forced down. An operator forced it down, so it gets no new work: the operation may
+# continue on another host at once.
 _FORCED_DOWN = sa.exists().where(
     services.LIVE,
     services.services.c.binary == services.COMPUTE,
@@ -192,14 +193,14 @@ def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
     """Check that an operation is still at the step and attempt of this key, before the host begins to work on it.
 
-    If ``undo`` is True, the host is to undo the step. Then the operation row must say that this step of this attempt is
-    being undone, or must be a pending release (a task to free later what a host holds of a server).
+    If ``undo`` is True, the host wants to undo the step. Then the operation row must say that this step of this attempt
+    is being undone, or the row must be a pending release (a task to free later what a host holds of a server).
 
     Raises:
         KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
         HostRejected: The host did this work before and undid it, but the host's answer was lost.
         ReleasePending: ``host`` must first do its pending release of the server, or ``host`` is forced down. A delete
-            is allowed nevertheless, because it releases everything.
+            is allowed even then, because it releases everything.
     """
     if undo:
         _check_undo(conn, key)
@@ -231,10 +232,10 @@ def _check_undo(conn: sa.Connection, key: str) -> None:
 def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
     """Store the mark (the name of a host's write) in the operation row.
 
-    Return False if this write was marked before, or if the host may not claim. If ``free_of`` is given, a tuple (server
-    uuid, host), the row is marked only if the host isn't forced down and has nothing of an earlier operation of the
-    server to free (a pending release). Raises KeyGone if the row is not at the step key, and HostRejected if the host
-    has undone its work under the key.
+    Return False if this write was marked before, or if the host may not claim. ``free_of`` is None or a tuple (server
+    uuid, host). If it is given, the row is marked only if the host isn't forced down and has no pending release, which
+    would have to free something of an earlier operation of the server. Raises KeyGone if the row is not at the step
+    key, and HostRejected if the host has undone its work under the key.
     """
     statement, values = _MARK, _parts(key)
     if free_of is not None:
@@ -262,8 +263,8 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
 def _check_attempt(conn: sa.Connection, key: str) -> None:
     """Raise KeyGone if the attempt of this step key has ended.
 
-    When an attempt ends, its work was undone, or a pending release is stored, which frees it when the host is up again.
-    If a host undid the work once more, it could release resources that a later operation holds.
+    When an attempt ends, its work has been undone, or a pending release is stored that undoes it when the host is up
+    again. If the host now undid the work once more, it could release resources that a later operation holds.
     """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
@@ -272,8 +273,8 @@ def _check_attempt(conn: sa.Connection, key: str) -> None:
 def _refuse(conn: sa.Connection, request: ClaimWrite) -> None:
     """Raise HostRejected for a claim that could not be marked, unless the same claim was written before.
 
-    HostRejected is also raised for a claim that was written before, if the host is forced down. The reason: another
-    process of the host may have written the claim, or the operation may have stopped waiting for the host.
+    If the host is forced down, HostRejected is raised even if the claim was written before. The reason is that another
+    process of the host may have written the claim, or that the operation may have stopped waiting for the host.
     """
     row = conn.execute(
         sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(operations.c.uuid == parse(request.key)[0]),
@@ -295,10 +296,11 @@ def claim(
     before and only its answer was lost, it is not written again.
 
     Raises:
-        KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt. ClaimConflict: A
-        device did not have the status ``from`` of its change. Conflict: The server has changed, for example its host.
+        KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
+        ClaimConflict: A device did not have the status ``from`` of its change.
+        Conflict: The server has changed, for example its host.
         HostRejected: The host undid this claim before, is forced down, or must first free what an earlier operation of
-        the server left on it (a pending release).
+            the server left on it (a pending release).
     """
     uuid = request.instance_uuid
     with db.write() as conn:
@@ -328,7 +330,8 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Delete the row. No other operation waits for its end, because operations wait only for cancelled ones.
+            # Delete the operation row. No other operation waits for its end, because operations wait only for the end
+            # of cancelled operations.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -377,9 +380,10 @@ def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str
 
 
 def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
-    """Change the server's row: its state by the event ``transition``, or only columns. ``expect`` must be true.
+    """Change the server's row: its state by the event ``transition``, or only its columns.
 
-    Raises Conflict if the server's state or columns do not allow the change, unless ``lenient`` is True.
+    Raises Conflict if the server's state does not allow the event, or if its columns do not have the values in
+    ``expect``. If ``lenient`` is True, nothing is changed in this case and no error is raised.
     """
     uuid, values, event = request.instance_uuid, _columns(request.values), request.transition
     if event:
@@ -451,7 +455,7 @@ def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
 def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
     """Write the host's usage of a claim or save once more, when the claim or save itself is repeated.
 
-    This is needed if the host died after the first write. At its restart it reported a usage without this server, which
+    The host may have died after the first write. When it restarted, it reported a usage without this server, which
     replaced the usage of the first write.
     """
     if usage and 'usage_serial' in usage:

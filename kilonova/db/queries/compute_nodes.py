@@ -133,7 +133,7 @@ def get_or_create(connection: sa.Connection, values: Row) -> Row:
     found = get(connection, uuid=values['uuid'])
     if found is not None:
         return found
-    # Deleted rows count for the unique key of the uuid, too, so a host that comes back gets its old row.
+    # The unique key of the uuid also includes deleted rows. So a host that was deleted and comes back gets its old row.
     brought_back = connection.execute(
         sa.update(compute_nodes)
         .where(compute_nodes.c.uuid == values['uuid'], compute_nodes.c.deleted != 0)
@@ -232,7 +232,7 @@ def unmapped(connection: sa.Connection) -> list[Row]:
 
 
 def set_mapped(connection: sa.Connection, hosts: Iterable[str], mapped: bool) -> None:
-    """Record whether these hosts have a host mapping. Schedulers learn this when they next read the changed nodes."""
+    """Record whether these hosts have a host mapping. Schedulers see this when they next read the changed nodes."""
     connection.execute(
         sa.update(compute_nodes)
         .where(LIVE, compute_nodes.c.host.in_(list(hosts)))

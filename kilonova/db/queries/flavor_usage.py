@@ -27,8 +27,8 @@ extras = cell_models.InstanceExtra.__table__
 system_metadata = cell_models.InstanceSystemMetadata.__table__
 operations = cell_models.Operation.__table__
 
-# The condition that a server counts against quotas.
-# A soft-deleted server, which waits to be reclaimed, counts only while it is being restored.
+# The condition that a server counts against quotas. A soft-deleted server, which will be deleted later, counts only
+# while it is being restored.
 COUNTS = sa.or_(
     sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value,
     instances.c.task_state == TaskState.RESTORING.value,
@@ -95,7 +95,7 @@ def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
 
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return the number of a project's servers by flavor in cells that don't answer.
+    """Return the number of a project's servers by flavor, for cells that don't answer.
 
     The servers and flavors are read from the API database. Servers in ``besides`` (uuids) are left out.
     """
@@ -118,7 +118,7 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
 
 
 def image_columns() -> list[Any]:
-    """Return the columns of a SELECT that read a server's image properties, as far as they count for quotas.
+    """Return the columns of a SELECT that read the image properties of a server that count for quotas.
 
     ``image_of`` returns the properties from a row of the result.
     """
@@ -150,7 +150,7 @@ def _columns(stored: sa.ColumnElement[Any], path: tuple[str, ...], prefix: str) 
 
 
 def _alike(conn: Connection, query: sa.Select[Any]) -> list[Alike]:
-    # Group in an outer SELECT: PostgreSQL does not recognize that two expressions with parameters are the same.
+    # Group in an outer SELECT, because PostgreSQL does not see that two expressions with parameters are the same.
     inside = query.subquery()
     rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
     return [Alike(row['number'], _flavor(row, 'have') or {}, _flavor(row, 'want')) for row in rows]

@@ -2,8 +2,8 @@
 
 Several schedulers choose hosts at the same time and don't see each other's choices. So claims of one group run one
 after the other: each locks the group's row in the API database until its claim in the cell is committed, and reads the
-members and their hosts under this lock. If servers must be on different hosts, only one of them can be claimed on a
-host. If servers must be on the same host, the second one can be claimed only on the host of the first.
+members and their hosts under this lock. If the group's servers must be on different hosts, a host can be claimed for
+only one of them. If they must be on the same host, the second server can claim only the host of the first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def claim(
             return claims.claim(cell_db, request)
         row, members = found
         members.pop(request.instance_uuid, None)
-        # Only affinity must know hosts of other cells. Anti-affinity cares only about servers on this cell's hosts.
+        # Only the policy affinity needs the hosts of members in other cells. Anti-affinity needs only the servers on
+        # this cell's hosts.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
         def look(cell_conn: sa.Connection) -> None:

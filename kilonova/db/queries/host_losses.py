@@ -85,9 +85,9 @@ def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
 def hurry(cell_db: engine.Database, host: str) -> list[str]:
     """Make the operations that may wait for this lost host due now, and return their uuids.
 
-    The caller wakes a conductor for each uuid. Such operations belong to servers that are on the host, that move from
-    or to the host, or that left something on it, or they have chosen the host in a step. Pending releases, which only
-    the host itself can do, keep their time.
+    The caller wakes a conductor for each uuid. An operation may wait for the host if its server is on the host, moves
+    from or to it or left something on it, or if the operation has chosen the host in a step. The host's own pending
+    releases are not changed, because only the host itself can do them.
     """
     here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
     moving = sa.select(_moves.c.instance_uuid).where(

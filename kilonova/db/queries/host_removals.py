@@ -1,7 +1,7 @@
 """Operation rows for hosts whose compute service was deleted, and the check that refuses to register such hosts.
 
-The transaction that deletes the service writes the row. The row is deleted when the API database and Placement have no
-records of the host any more. Until then, a machine with the host's name can't register.
+The transaction that deletes the service writes the operation row. The row is deleted when the API database and
+Placement have no records of the host any more. Until then, a machine with the host's name can't register.
 """
 
 from __future__ import annotations

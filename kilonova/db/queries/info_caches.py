@@ -5,7 +5,8 @@
     info_caches.amend(conn, uuid, change)                       # each interface, if the text can be read
 
 Conductors write the cache in the transaction that records the progress of their operation. The API writes the changes
-of its own request, in the transaction that inserts an operation; that operation reads the ports again.
+of its own request in the transaction that inserts an operation. The operation then reads the ports from the network
+service again.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     group = get(conn, uuid)         # {'id', 'uuid', 'name', 'policy', 'rules': {…}, 'members': [server uuids], …}
     places(cell_conn, members)      # {server: {hosts}}, including both hosts of a move
 
-A server is a member from its create until its delete is complete. Then the server's mapping is marked as queued for
-deletion, and the membership row is ignored. The row is deleted together with the mapping.
+A server is a member from its creation until its deletion is complete. Then the server's mapping is marked as queued for
+deletion, and its row in the members' table is ignored. This row is deleted together with the mapping.
 """
 
 from __future__ import annotations

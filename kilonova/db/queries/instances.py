@@ -104,7 +104,7 @@ def _with_extra() -> Any:
 
 
 def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
-    """Merge the rows of ``_with_extra``, which has one row for each volume, to one row for each server."""
+    """Return one row for each server from the rows of ``_with_extra``, which has one row for each of its volumes."""
     found: list[dict[str, Any]] = []
     for row in rows.mappings():
         values = dict(row)
@@ -274,8 +274,8 @@ def transition(
     """Change a server's state by ``event`` in a compare-and-swap.
 
     Return False if the server's present state does not allow the event. ``values`` are further columns to write.
-    ``expect`` are columns that must have the given value, in addition to the state (None: IS NULL; a list: one of its
-    values).
+    ``expect`` are columns that must have the given value, in addition to the state. None means NULL, and a list means
+    one of its values.
     """
     statement = _moved_by(event).where(*_as_expected(expect))
     found: bool = _move(conn, uuid, event, statement, {'updated_at': utcnow(), **(values or {})}).rowcount == 1
@@ -336,8 +336,8 @@ def leave_host(conn: sa.Connection, uuid: str, host: str, expect: dict[str, Any]
 def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iterable[str | None]) -> bool:
     """Write the host, node and flavor columns of a server that did not stay on its new host.
 
-    Nothing is written, and False is returned, if the server is not on one of ``hosts``. ``compute_id`` is set to the id
-    of the node.
+    ``compute_id`` is set to the id of the node. Return False, and write nothing, if the server is not on one of
+    ``hosts``.
     """
     nodes = models.ComputeNode.__table__
     node = (
@@ -356,7 +356,7 @@ def put_back(conn: sa.Connection, uuid: str, values: dict[str, Any], hosts: Iter
 
 
 def hold(conn: sa.Connection, uuid: str, vm_states: Iterable[str], method: str) -> None:
-    """Lock a server's row until the transaction ends, for changes of rows that belong to the server.
+    """Lock a server's row until the transaction ends, so that the caller can change rows that belong to the server.
 
     ``method`` is the name of the request in the error. Raises InstanceNotFound if the server does not exist, and
     InstanceInvalidState (HTTP 409) if its vm state is not one of ``vm_states``.

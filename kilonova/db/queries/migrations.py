@@ -132,7 +132,7 @@ def list_migrations(
 def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
     """Return the SQL condition that a migration comes after a given one in the list, whose newest migration is first.
 
-    ``created_at`` and ``migration_id`` are those of the given migration.
+    ``created_at`` and ``migration_id`` are the creation time and the id of the given migration.
     """
     return sa.or_(
         migrations.c.created_at < created_at,

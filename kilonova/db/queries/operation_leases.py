@@ -104,7 +104,7 @@ _LONG_OVER = leases.delete().where(leases.c.expires < engine.db_now() - 3600)
 
 @functools.cache
 def _owned(placed: bool, cancelled: bool) -> tuple[Any, ...]:
-    """Return the conditions that an operation row has a certain owner, and that the owner's lease is valid.
+    """Return the SQL conditions that an operation row has a certain owner, and that the owner's lease is valid.
 
     If ``placed`` is True, the row must also have a certain position and attempt. If ``cancelled`` is False, the row
     must not be cancelled. ``_owner`` returns the parameters.
@@ -165,8 +165,8 @@ def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operatio
 def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
     """Return whether the owner may continue an operation.
 
-    The owner's lease must be valid, and the row must have this owner, position and attempt. A cancelled row may be
-    continued only if it is being undone already.
+    The owner's lease must be valid, and the row must have this owner, position and attempt. If the operation was
+    cancelled, it may continue only if it is being undone already.
     """
     return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
@@ -175,8 +175,9 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
     """Return operation rows that an owner may take now, oldest first, without their JSON columns.
 
     These are rows without an owner, rows of owners whose lease has expired, and rows of this owner itself (the caller
-    knows on which rows it works already). ``age`` is the minimum age of a row in seconds; younger rows are skipped,
-    because the message about them may still be on its way. Only rows with ids greater than ``after`` are returned.
+    knows on which rows it works already). ``age`` is the minimum age of a row in seconds. Younger rows are skipped,
+    because the message that tells a conductor about the row may still be on its way. Only rows with ids greater than
+    ``after`` are returned.
     """
     rows = conn.execute(_FREE, {'me': owner, 'after': after, 'age': age, 'most': limit}).mappings().all()
     return [OperationRow.read(row) for row in rows]
@@ -313,8 +314,8 @@ def drop_lease(db: engine.Database, owner: str) -> None:
 def own(conn: sa.Connection, uuid: str, owner: str) -> None:
     """Make ``owner`` the owner of an operation row in a cell, if the row has no owner with a valid lease.
 
-    The operation of a new server is first in the API database. Its owner there copies it to the server's cell. If the
-    copy was written before and is only repeated, this call gives the existing row the same owner.
+    The operation of a new server is first in the API database. The conductor that owns it copies it to the server's
+    cell. If the conductor repeats this step, the cell already has the row, and this call makes the conductor its owner.
     """
     living = _living()
     conn.execute(

@@ -46,13 +46,16 @@ class OperationRow:
     """An operation row: an accepted request, and how far conductors have come with it.
 
     Attributes:
-        args: The arguments of the request (a JSON column). context: The request context (a JSON column). outputs:
-            Results of the steps (a JSON column). position: Index of the step that the operation has reached. attempt:
-            Number of the host that is tried, from 1. slot: RUN, WAIT, or the row's own uuid if it may run concurrently
-            with other rows of the server. not_before: The time before which no conductor takes the row, in epoch
-            seconds by the database's clock. host: For a pending release: the host that must free what it holds of the
-            server, when it is up again. unreadable: Names of the JSON columns that cannot be read, with the reasons; ''
-            if all can be read. No conductor can run or undo an unreadable row.
+        args: The arguments of the request (a JSON column).
+        context: The request context (a JSON column).
+        outputs: Results of the steps (a JSON column).
+        position: Index of the step that the operation has reached.
+        attempt: Number of the host that is tried, from 1.
+        slot: RUN, WAIT, or the row's own uuid if it may run concurrently with other rows of the server.
+        not_before: The time before which no conductor takes the row, in epoch seconds by the database's clock.
+        host: For a pending release: the host that must free what it holds of the server, when it is up again.
+        unreadable: Names of the JSON columns that cannot be read, with the reasons; '' if all can be read. No conductor
+            can run or undo an unreadable row.
     """
 
     uuid: str
@@ -115,7 +118,7 @@ class OperationRow:
         """
         read, why = texts.split(row, _JSON)
         values: dict[str, Any] = {**row, **read}
-        # If the column ``error`` is unreadable, the operation goes on, because the error is only displayed.
+        # If the column ``error`` is unreadable, the operation continues, because the error is only displayed.
         reason, lost = texts.split(row, ['error'])
         values['error'] = reason.get('error') or None
         if lost:
@@ -139,8 +142,8 @@ _JSON = ('args', 'context', 'outputs')
 def insert(conn: sa.Connection, rows: Iterable[OperationRow]) -> None:
     """Insert operation rows by one SQL statement.
 
-    The database's clock sets their time of creation. If a process set it by a clock that is ahead, conductors would not
-    find the rows in time.
+    The database's clock sets their time of creation. If a process set it by its own clock, and this clock were fast,
+    conductors would find the rows too late.
     """
     conn.execute(operations.insert().values(created_at=engine.db_utcnow()), [row.columns() for row in rows])
 
@@ -156,7 +159,7 @@ class TookTooLong(Unavailable):
 
 @engine.retried
 def plan(database: engine.Database, rows: Sequence[OperationRow], delay: float) -> None:
-    """Insert operation rows that conductors may take after ``delay`` seconds, unless ``unplan`` deletes them earlier.
+    """Insert operation rows that conductors may take after ``delay`` seconds, unless ``unplan`` deletes them before.
 
     The API plans releases in this way before it creates volumes, snapshots or images for a request. If the request
     fails or its process dies, a conductor deletes these resources.
@@ -189,7 +192,7 @@ def hasten(database: engine.Database, uuid: str) -> None:
 
 
 def end_planned(conn: sa.Connection, uuids: Sequence[str]) -> bool:
-    """Delete these operation rows unless a conductor has taken them. Return False if not all of them were deleted."""
+    """Delete these operation rows, except rows that a conductor has taken. Return False if some were not deleted."""
     return conn.execute(
         operations.delete().where(operations.c.uuid.in_(list(uuids)), operations.c.owner.is_(None))
     ).rowcount == len(uuids)
@@ -241,8 +244,8 @@ def accept(
 ) -> None:
     """Accept a request for a server: change its state by ``event``, and write its operation row and action.
 
-    Everything is written in one transaction. ``migration`` is (uuid of a migration, status that it must have, status to
-    give it). If two requests want to change the same migration, one of them gets InstanceBusy (HTTP 409). If ``finish``
+    Everything is written in one transaction. ``migration`` is (uuid of a migration, status that it must have, its new
+    status). If two requests want to change the same migration, one of them gets InstanceBusy (HTTP 409). If ``finish``
     is True, the action is written as finished, because nothing more is to be done (resetState). ``write(conn)`` may
     write more rows in the transaction.
 
@@ -367,7 +370,8 @@ def accept_delete(
         if WAIT in slots:
             # The waiting row is a soft delete or an evacuation that hasn't begun. The delete replaces it.
             forget_waiting(conn, instance_uuid)
-        # If the running operation ends before this row is inserted, nothing is cancelled, and the delete need not wait.
+        # ``running`` is 0 if the other operation ended just now. Then nothing is cancelled, and the delete need not
+        # wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -455,7 +459,8 @@ def accept_soft_delete(
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
-        # If the running operation ends before this row is inserted, nothing is cancelled, and the row need not wait.
+        # ``running`` is 0 if the other operation ended just now. Then nothing is cancelled, and the soft delete need
+        # not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -468,23 +473,25 @@ def reset_state(
 ) -> str | None:
     """Accept resetState: change the server's state at once, and cancel its running operation.
 
-    The cancelled operation is undone, which leaves the new state unchanged. A move that waits for a confirm or revert
-    would wait for ever in the new state, so ``operation`` confirms it. Return the uuid of ``operation``, for which a
-    conductor can be woken, or None if no move waits.
+    The cancelled operation is undone, and its undo does not change the new state. A move that waits for a confirm or
+    revert can't be confirmed by the user in the new state, so ``operation`` confirms it. Return the uuid of
+    ``operation``, for which a conductor can be woken, or None if no move waits.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        # Do not cancel operations that only go forward: resources that they still have to release would remain.
+        # Do not cancel operations that are only repeated until they succeed (FORWARD_KINDS). Otherwise the resources
+        # that they still have to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # Only an evacuation that has not begun can wait here. It is deleted.
+        # The waiting operation, if there is one, is an evacuation that has not begun. Delete it.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a move that waits. If an operation runs, it is a delete, which ends the move itself.
+        # Confirm a move that waits for a confirm or revert, unless an operation runs. Such an operation is a delete,
+        # which ends the move itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
@@ -514,8 +521,8 @@ def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str
 def cancel(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> int:
     """Mark the running operation of a server as cancelled, unless its kind is one of ``spared``.
 
-    The conductor that owns the row undoes the operation. If this conductor dies, the next owner of the row undoes it.
-    Return the number of rows that were cancelled, 0 or 1.
+    The conductor that owns the operation row undoes the operation. If this conductor dies, the next owner of the row
+    undoes it. Return the number of rows that were cancelled, 0 or 1.
     """
     return conn.execute(
         operations.update()
@@ -591,7 +598,7 @@ def get(conn: sa.Connection, uuid: str) -> OperationRow | None:
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
-    """Delete an operation row, whichever conductor owns it. If another operation waited for its end, let that one run.
+    """Delete an operation row, whichever conductor owns it. If another operation waited for its end, let it run.
 
     Return the uuid of the operation that waited, so that a conductor can be woken for it, or None if none waited.
     """
@@ -600,7 +607,7 @@ def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete the operations (pending releases) by which a removed host was to free what it held of servers.
+    """Delete the pending releases of a host that is removed, by which it was to free what it held of servers.
 
     Return the number of deleted rows.
     """
@@ -633,8 +640,8 @@ def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
     """Return which of these servers a restarted ``host`` must leave to their operations.
 
-    These servers have a running or waiting operation, a resume, which makes the host start them, or a pending release,
-    by which the host is to free something (for example a disk that a move renamed).
+    Such a server has one of three kinds of operation: a running or waiting one, a resume, which makes the host start
+    the server, or a pending release, which makes the host free something (for example a disk that a move renamed).
     """
     return set(
         conn.execute(

@@ -28,7 +28,7 @@ Owner = str | Everybody | None
 
 
 def of(column: sa.ColumnElement[Any], owner: Owner) -> Any:
-    """Return the SQL condition that a row belongs to the owner. If the owner is None, no row does."""
+    """Return the SQL condition that a row belongs to the owner. If the owner is None, no row fulfils the condition."""
     if isinstance(owner, Everybody):
         return sa.true()
     return sa.false() if owner is None else column == owner

@@ -30,12 +30,12 @@ class SlowPattern(Invalid):
 
 @contextmanager
 def from_user(*used: str) -> Iterator[None]:
-    """Replace the driver's errors about a user's regular expression in the statement that runs in this context.
+    """While the block runs a statement, replace the driver's errors about a user's regular expression.
 
     Raises InvalidPattern if the database rejects an expression, and SlowPattern if the database ended the statement
     because it took too long. Other errors pass unchanged. ``used`` are the user's expressions in the statement. If
-    there are none, SlowPattern is not raised. The API has already checked the expressions by RE2's syntax. But
-    PostgreSQL and MySQL have other syntaxes, and MySQL and MariaDB try all ways to match, which can take very long.
+    there are none, SlowPattern is not raised. The API has already checked the expressions with RE2, but PostgreSQL and
+    MySQL have other syntaxes. In addition, MySQL and MariaDB try all ways to match, which can take very long.
     """
     try:
         yield

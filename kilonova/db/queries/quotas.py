@@ -31,10 +31,10 @@ operations = cell_models.Operation.__table__
 
 # The only quota class whose limits are enforced. Its limits apply to all projects.
 DEFAULT_CLASS = 'default'
-# Parameters of the statements below. Each create runs these statements, so they are built only once.
+# Parameters of statements that run for each request to create servers. The statements are built only once.
 _PROJECT, _USER = sa.bindparam('project_id', type_=sa.String), sa.bindparam('user_id', type_=sa.String)
 _BESIDES: sa.BindParameter[list[str]] = sa.bindparam('besides', expanding=True)
-# {resource that servers use: column with the amount}. None means that each server counts as one.
+# {resource: column of instances with the amount that a server uses}. None means that each server counts as one.
 COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'memory_mb'}
 
 
@@ -152,9 +152,9 @@ def _owner(project_id: str, user_id: str | None) -> tuple[sa.Table, dict[str, st
 def usage(conn: Connection, project_id: str, user_id: str | None = None, besides: Sequence[str] = ()) -> Parts:
     """Return the usage of a project, and of one of its users, in one cell: {instances, cores, ram (MiB)}.
 
-    A server that is being resized to a larger size counts with the larger size. A soft-deleted server, which waits to
-    be reclaimed, counts only while it is being restored. Servers in ``besides`` (uuids) are left out, because they were
-    counted already. Runs one SQL statement.
+    A server that is being resized to a larger size counts with the larger size. A soft-deleted server, which will be
+    deleted later, counts only while it is being restored. Servers in ``besides`` (uuids) are left out, because they
+    were counted already. Runs one SQL statement.
     """
     return _parts(
         conn.execute(
@@ -225,10 +225,10 @@ def _waiting(dialect: str) -> sa.Select[Any]:
 def of_silent(
     conn: Connection, cell_ids: Sequence[int], project_id: str, user_id: str | None = None, besides: Sequence[str] = ()
 ) -> Parts:
-    """Return the usage of a project, and of one of its users, in cells that don't answer. Runs one SQL statement.
+    """Return the usage of a project, and of one of its users, for cells that don't answer. Runs one SQL statement.
 
-    The usage is estimated from the API database: the servers are those of the instance mappings, and each counts with
-    the flavor in its request spec. Servers in ``besides`` (uuids) are left out.
+    The usage is estimated from the API database: each server that has an instance mapping counts with the flavor in its
+    request spec. Servers in ``besides`` (uuids) are left out.
     """
     flavor = json_columns.of(conn.dialect.name, specs.c.spec)
     amounts = {

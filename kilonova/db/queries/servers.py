@@ -54,12 +54,14 @@ _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_a
 # Long columns that only some users may see.
 _BULKY = frozenset(('user_data', 'key_data'))
 COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
-# Columns that are never NULL. Conditions on them need no rule for NULL, so that the database can use its indexes.
+# Columns that are never NULL. Conditions on these columns need no special case for NULL, so the database can use its
+# indexes.
 _SOLID = frozenset(('created_at', 'uuid', 'id'))
 _ALL = (sa.false(), sa.true())
 
 
-# Conditions of the servers that lists leave out by default: deleted ones, and soft-deleted ones (restorable).
+# Conditions of servers that lists leave out by default: deleted servers, and soft-deleted servers, which can be
+# restored.
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
@@ -76,13 +78,13 @@ class Filters:
         states: A list of (vm_state, task states, whether these task states are accepted or refused). A server must fit
             one of them. None allows any state.
         deleted: True lists deleted servers, False the others, and None all servers.
-        soft_deleted: Whether soft-deleted servers, which wait to be reclaimed, are listed. They count as deleted if
+        soft_deleted: Whether soft-deleted servers, which can still be restored, are listed. They count as deleted if
             ``deleted`` is True.
         changed: (since, before), the limits of updated_at in naive UTC.
-        tags: Tags of which the server must have all.
-        tags_any: Tags of which the server must have at least one.
-        not_tags: Tags of which the server must lack at least one.
-        not_tags_any: Tags of which the server must have none.
+        tags: The server must have all of these tags.
+        tags_any: The server must have at least one of these tags.
+        not_tags: The server must lack at least one of these tags.
+        not_tags_any: The server must have none of these tags.
         nothing: True if the list is empty in any case.
     """
 
@@ -209,7 +211,7 @@ def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
     """Sort servers of several cells in place, in the order in which ``page`` returns them.
 
-    A build request has no id yet, and counts as newer than all servers that have an id.
+    A build request (a server without a cell) has no id yet, and counts as newer than all servers that have an id.
     """
     for name, direction in reversed(full_order(order)):
 
@@ -256,8 +258,8 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
     """Return the SQL condition that a column comes after a value. ``down`` means descending order.
 
-    NULL is less than all values, and false is less than true. Booleans are compared only by ``=``, because not every
-    database has an order of booleans.
+    NULL is less than all values, and false is less than true. Booleans are compared only by ``=``, because some
+    databases can't sort booleans.
     """
     if isinstance(value, bool):
         further = column == sa.literal(not down) if value == down else sa.false()
@@ -386,7 +388,7 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) -> list[dict[str, Any]]:
-    """Return uuid, project_id and created_at of the servers of cells that don't answer, newest first.
+    """Return uuid, project_id and created_at of the owner's servers in cells that don't answer, newest first.
 
     They are read from the instance mappings in the API database.
     """
@@ -512,7 +514,7 @@ def names(
     limit: int,
     marker: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the servers that ``page`` would return, but only with uuid, name, id and the columns of the order."""
+    """Return the same servers as ``page``, but only with uuid, name, id and the columns of the order."""
     wanted = dict.fromkeys(('uuid', 'display_name', 'id', *(name for name, _ in order)))
     query = (
         sa.select(*(instances.c[name] for name in wanted))

@@ -164,8 +164,8 @@ def report_together(connection: sa.Connection, service_ids: Sequence[int], down_
     """Write the heartbeats of many services.
 
     Return {service id: True if the service counts as down}. Ids of services that don't exist are left out. No heartbeat
-    is written for a service that counts as down, because the heartbeat may be an old one of a dead host. Runs two SQL
-    statements for each thousand services. Even without any service, one statement tests the database.
+    is written for a service that counts as down, because the host may be dead and the heartbeat's message old. Runs two
+    SQL statements for each thousand services. Even without any service, one statement tests the database.
     """
     silent: dict[int, bool] = {}
     for few in [service_ids[at : at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:
@@ -256,8 +256,8 @@ def _heard(row: Sequence[Any]) -> Heard:
 def minimum_version(connection: sa.Connection, binary: str) -> int:
     """Return the lowest version of the services of this binary that aren't forced down, or 0 if there is none.
 
-    Services that have not reported for long are included: such a host may start again with its old release, and would
-    then read messages that were sent to its queue in the meantime.
+    Services that have not reported for a long time are included. Their host may start again with its old release, and
+    would then read messages that were sent to its queue in the meantime.
     """
     lowest = connection.execute(
         sa.select(sa.func.min(services.c.version)).where(LIVE, services.c.binary == binary, sa.not_(_FORCED))
@@ -283,8 +283,8 @@ def outdated(
     """Return (services of this binary whose version is lower than ``below``, their total number).
 
     At most ``limit`` services are returned, lowest versions first. Services that are forced down are left out. If
-    ``silent_for`` is given, only services count that have not reported for this number of seconds. Runs two SQL
-    statements.
+    ``silent_for`` is given, only services that have not reported for this number of seconds are counted and returned.
+    Runs two SQL statements.
     """
     wanted = [LIVE, services.c.binary == binary, sa.not_(_FORCED), services.c.version < below]
     if silent_for is not None:

@@ -44,7 +44,7 @@ _watchers: list[Callable[[Change], None]] = []
 
 
 def watch(callback: Callable[[Change], None] | None) -> None:
-    """Set the function that is called for each change, or remove it (None). It replaces the previous function.
+    """Set the function that is called for each change. None removes the function that was set before.
 
     ``callback`` must not block and must not raise an exception.
     """

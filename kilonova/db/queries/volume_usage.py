@@ -28,9 +28,9 @@ def count(conn: Connection, found: Sequence[Mapping[str, Any]]) -> list[Row]:
 
     Each item of ``found`` has volume_id, instance_uuid, project_id, user_id, availability_zone and the four ``curr_*``
     counters. Items of servers that don't have the volume any more are ignored, and are not in the result. If any
-    counter of a volume is smaller than before, the guest was started again or is on another host; the old ``curr_*``
-    values are then added to ``tot_*``. The counters of servers that had the volume before are added as well. Runs at
-    most six SQL statements.
+    counter of a volume is smaller than before, the guest was started again or is on another host. Then the old
+    ``curr_*`` values are added to the ``tot_*`` columns. The counters of servers that had the volume before are added
+    as well. Runs at most six SQL statements.
     """
     which = usages.c.volume_id.in_({one['volume_id'] for one in found})
     rows = many(conn.execute(sa.select(usages).where(which).order_by(usages.c.id).with_for_update()))
@@ -79,7 +79,7 @@ def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:
-    """Return the ``tot_*`` columns of a volume's row, when the row gets new counters of the guest.
+    """Return the new values of the ``tot_*`` columns of a volume's row, which gets new counters of the guest.
 
     ``old`` is the row as it was read, and ``now`` has the new counters. ``ended`` are the rows of servers that had the
     volume before; their counters are added.

@@ -22,9 +22,9 @@ members = InstanceGroupMember.__table__
 def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
     """Withdraw the creation of servers that ``operations.accept_create`` wrote.
 
-    Return the uuids of the servers that aren't build requests any more and so were not withdrawn. Operation rows that
-    no conductor has taken are deleted with the other rows of their servers. If a conductor has taken a row, the
-    operation is cancelled, and that conductor deletes the other rows of the server.
+    Return the uuids of the servers that were not withdrawn, because they are in a cell or deleted by now. Operation
+    rows that no conductor has taken are deleted with the other rows of their servers. If a conductor has taken a row,
+    the operation is cancelled, and that conductor deletes the other rows of the server.
     """
     with api_db.write() as conn:
         waiting = build_requests.destroy_all(conn, instance_uuids)
