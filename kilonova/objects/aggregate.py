@@ -8,7 +8,7 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 @register
 class Aggregate(PersistentObject, KilonovaObject):
-    """A host aggregate, made from a row that contains its ``hosts`` list and ``metadata`` dict."""
+    """A host aggregate. It is made from a dict that contains the list ``hosts`` and the dict ``metadata``."""
 
     VERSION = '1.3'
     fields = {

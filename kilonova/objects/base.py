@@ -3,7 +3,7 @@
 Objects are serialised in the form of oslo.versionedobjects: an *envelope*, which is a dict with the members
 ``nova_object.name``, ``nova_object.version``, ``nova_object.data`` and others. A method marked ``remotable`` must run
 where the database is. If the context (``ctxt.indirection``) or the process (``set_indirection``) has an *indirection*,
-the call is sent through this object, otherwise it runs in this process.
+the call is sent through the indirection. Otherwise the method runs in this process.
 
     @register
     class Service(PersistentObject, KilonovaObject):
@@ -66,7 +66,7 @@ class UnsetField(AttributeError):
 def set_indirection(api: Any) -> None:
     """Set the object through which this process sends remotable calls, or None to run such calls in this process.
 
-    If the context of a call also has such an object, the call is sent through that object.
+    If the context of a call has an object of its own for this purpose, the context's object is used instead.
     """
     _process.indirection = api
 
@@ -132,7 +132,7 @@ def _reader(field: ovo_fields.Field[Any]) -> Callable[[Any, str, Any], Any]:
 class KilonovaObject(ovo.VersionedObject):
     """Base class of all versioned objects.
 
-    Several methods of oslo.versionedobjects are overridden by faster ones with the same results.
+    It replaces several methods of oslo.versionedobjects by faster methods that have the same results.
     """
 
     OBJ_SERIAL_NAMESPACE = 'nova_object'
@@ -162,7 +162,7 @@ class KilonovaObject(ovo.VersionedObject):
     # -- loading -------------------------------------------------------------------------------------------------------
     @classmethod
     def loaded(cls, ctxt: RequestContext | None, values: Iterable[tuple[str, Any]]) -> Self:
-        """Return an object with these fields, none of which is marked as changed.
+        """Return an object with these field values. No field is marked as changed.
 
         ``values`` are pairs (field, value), for example from a database row. Values are converted to the fields' types.
         """
@@ -173,15 +173,15 @@ class KilonovaObject(ovo.VersionedObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the object of a database row: fields are set from the columns of the same name.
+        """Return the object for a database row. Each field is set from the column of the same name.
 
-        Rows of the API database have no ``deleted`` column: their objects are not deleted.
+        Rows of the API database have no column ``deleted``. The field ``deleted`` of their objects is False.
         """
         values = {'deleted_at': None, **row, 'deleted': bool(row.get('deleted'))}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 
     def refresh_from(self, row: dict[str, Any]) -> None:
-        """Set the fields from a row, and mark no field as changed. Fields that are not columns keep their values."""
+        """Set the fields from a database row, and mark no field as changed. Fields without a column are not set."""
         fresh = self.from_row(self._context, row)
         self.__dict__.update({name: value for name, value in fresh.__dict__.items() if name.startswith('_obj_')})
         self.obj_reset_changes()
@@ -198,7 +198,7 @@ class KilonovaObject(ovo.VersionedObject):
     def replaced(self, **values: Any) -> Self:
         """Return a copy in which the given fields have new values and are marked as changed.
 
-        Other values are shared.
+        The copy shares its other values with this object.
         """
         other = self.__class__.__new__(self.__class__)
         other.__dict__.update(self.__dict__, _changed_fields=set(self._changed_fields))
@@ -207,7 +207,10 @@ class KilonovaObject(ovo.VersionedObject):
         return other
 
     def obj_load_attr(self, attrname: str) -> None:
-        """Give an unset field its default value when it is read. Raises UnsetField if the field has no default."""
+        """Give an unset field its default value. Called when an unset field is read.
+
+        Raises UnsetField if the field has no default.
+        """
         if attrname not in self._empty:
             raise UnsetField(f"field '{attrname}' of this {self.obj_name()} is not set")
         value = self._empty[attrname]()
@@ -236,12 +239,12 @@ class KilonovaObject(ovo.VersionedObject):
 
     # -- serialisation -------------------------------------------------------------------------------------------------
     def primitive_data(self) -> dict[str, Any]:
-        """Return {field: primitive} of the fields that are set."""
+        """Return {field: primitive value} for the fields that are set."""
         found: dict[str, Any] = self.obj_to_primitive()[_DATA]
         return found
 
     def columns(self, left_out: Set[str], changed_only: bool = False) -> dict[str, Any]:
-        """Return {column: value} of the fields that are set, or only of changed fields if ``changed_only`` is True.
+        """Return {column: value} for the fields that are set, or only for changed fields if ``changed_only`` is True.
 
         This works for tables whose columns have the names of the fields. ``left_out`` has the names of fields without a
         column.
@@ -304,15 +307,15 @@ class KilonovaObject(ovo.VersionedObject):
     @functools.lru_cache(maxsize=1024)
     def obj_class_from_name(cls, objname: str, objver: str) -> type[ovo.VersionedObject]:
         """Return the registered class of an object name and version."""
-        # Ignore a third part of the version: an object of version 1.2.1 only has more fields than one of 1.2.
+        # Ignore the third part of a version. An object of version 1.2.1 has the fields of version 1.2 and some more.
         return super().obj_class_from_name(objname, '.'.join(objver.split('.')[:2]))
 
     # -- remote calls --------------------------------------------------------------------------------------------------
     def apply_updates(self, updates: dict[str, Any]) -> None:
         """Set the fields that a remote call changed.
 
-        ``updates`` is {field: primitive or object}, and contains ``obj_what_changed``, the names of the fields that are
-        still changed after the call.
+        ``updates`` is {field: primitive or object}. It also has the key ``obj_what_changed``, the set of fields that
+        are still marked as changed after the call.
         """
         readers, state = self._readers, self.__dict__
         for name, value in updates.items():
@@ -411,7 +414,7 @@ class ListBase(ovo.ObjectListBase[Any]):
     def from_rows(cls, ctxt: RequestContext | None, rows: Iterable[dict[str, Any]]) -> Self:
         """Return a list with one object for each row.
 
-        The objects are made by the method ``from_row`` of their class.
+        Each object is made by the method ``from_row`` of its class.
         """
         held: Any = cls.fields['objects']
         item: Any = ovo.VersionedObjectRegistry.obj_classes()[held.objname][0]
@@ -421,8 +424,8 @@ class ListBase(ovo.ObjectListBase[Any]):
 class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
     """A serializer of oslo.messaging for RPC arguments and results, which may contain versioned objects.
 
-    Objects can be nested in dicts, lists, tuples and sets at any depth. A received object of a newer minor version than
-    this process knows is sent to the indirection, which returns the object in the known version.
+    Objects can be nested in dicts, lists, tuples and sets at any depth. If a received object has a newer minor version
+    than this process knows, it is sent to the indirection, which returns the object in the known version.
     """
 
     def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:

@@ -34,7 +34,8 @@ def ratios(row: Mapping[str, Any]) -> dict[str, float]:
 def free_amounts(row: Mapping[str, Any]) -> tuple[int, int]:
     """Return the free memory and the free disk space of a node in MiB, without overcommit.
 
-    Disk space that the node's images may still grow into does not count as free (``disk_available_least``).
+    Disk images of servers may still grow. The space that they may need does not count as free
+    (``disk_available_least``).
     """
     ram, disk, least = row.get('free_ram_mb'), row.get('free_disk_gb'), row.get('disk_available_least')
     if ram is None:
@@ -69,8 +70,8 @@ class HVSpec(KilonovaObject):
 class ComputeNode(PersistentObject, KilonovaObject):
     """The capacity and usage of one hypervisor.
 
-    Memory is in MiB, disk in GiB. ``host`` is the name of the compute service, ``hypervisor_hostname`` that of the
-    node.
+    Memory is in MiB, disk in GiB. ``host`` is the name of the compute service, and ``hypervisor_hostname`` is the name
+    of the node.
     """
 
     VERSION = '1.19'
@@ -111,14 +112,14 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """Return the node of a row of ``compute_nodes``.
 
-        A JSON text that cannot be read is treated as empty, because the host must be able to start and to write the
-        text again.
+        A JSON text that cannot be read is treated as empty. Otherwise the host could not start, and could not replace
+        the text by a correct one.
         """
         where = f'of node {row.get("hypervisor_hostname")}'
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
             if values.get(name) is None:
-                # Leave the field of a missing ratio unset, so that the compute service writes the ratio.
+                # The row has no such ratio. Leave the field unset, so that the compute service writes the ratio.
                 values.pop(name, None)
         values['supported_hv_specs'] = texts.read(
             f'supported_instances {where}',
@@ -129,7 +130,8 @@ class ComputeNode(PersistentObject, KilonovaObject):
         values['pci_device_pools'] = texts.read(
             f'pci_stats {where}', row.get('pci_stats'), lambda text: PciDevicePoolList.from_column(text, ctxt), None
         )
-        # If ``stats`` cannot be read, keep the number of the last usage report: the next report needs a higher number.
+        # If ``stats`` cannot be read, keep the number of the last usage report, because the next report must have a
+        # higher number.
         last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
         values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, last)
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
@@ -199,7 +201,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
         self.obj_reset_changes()
 
     def update_from_virt_driver(self, resources: dict[str, Any]) -> None:
-        """Set the fields from the driver's ``get_available_resource``; only changed values are marked as changed."""
+        """Set the fields from the result of the driver's ``get_available_resource``. Only changed values are marked."""
         names = (
             'vcpus',
             'memory_mb',

@@ -156,7 +156,7 @@ class NetworkModelField(AutoTypedField[list[dict[str, Any]]]):
 
 
 class WordList(ovo.Enum):
-    """An enum that ignores case and accepts other spellings of its words."""
+    """An enum that ignores upper and lower case, and accepts other spellings of its words."""
 
     def __init__(self, words: Collection[str], spellings: Mapping[str, str] | None = None) -> None:
         super().__init__(tuple(words))
@@ -180,7 +180,7 @@ def enum(name: str, words: Collection[str], spellings: Mapping[str, str] | None 
     ``spellings`` is {other spelling: word}. Each word is also an attribute of the class: ``type-PCI`` is the attribute
     ``TYPE_PCI``.
     """
-    # Create a class with this name, because the fingerprint of an object contains the class names of its fields.
+    # Create a class with the given name, because the fingerprint of an object contains the class names of its fields.
     kind = type(name, (WordList,), {})(words, spellings)
     constants = {re.sub(r'\W', '_', word).upper(): word for word in words}
     return type(f'{name}Field', (BaseEnumField,), {'AUTO_TYPE': kind, '__module__': __name__, **constants})

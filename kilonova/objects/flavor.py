@@ -15,8 +15,8 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 class Flavor(PersistentObject, KilonovaObject):
     """A flavor. Memory and swap are in MiB, disks in GiB.
 
-    Sizes, names and extra specs must be set to be read. Any other field that is unset reads as the default value of a
-    new flavor. ``projects`` is set only if the flavor's projects were read.
+    If sizes, names or extra specs are not set, reading them raises an error. Any other unset field is read as the
+    default value of a new flavor. ``projects`` is set only if the flavor's projects were read.
     """
 
     VERSION = '1.2'

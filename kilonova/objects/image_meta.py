@@ -18,9 +18,10 @@ from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 
 SYSMETA_PREFIX = 'image_'
-# Members of the image, in addition to its properties, that are stored with each server of the image.
+# Members of an image that each server created from it stores, in addition to the image's properties.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
-# Limits for image properties: characters of all properties, characters of one name, the largest number, NUMA cells.
+# Limits for image properties: characters of all properties together, characters of one name, the largest number, and
+# the number of NUMA cells.
 MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024
 
 
@@ -44,8 +45,8 @@ class ImageMetaProps(KilonovaObject):
     def from_dict(cls, properties: dict[str, Any]) -> Self:
         """Return the object for a dict of image properties.
 
-        Older names, ``hw_numa_cpus.N`` and ``trait:X=required`` are converted. Unknown properties are left out. Raises
-        InvalidImageProperty if a value is malformed.
+        Older names of properties, ``hw_numa_cpus.N`` and ``trait:X=required`` are converted. Unknown properties are
+        left out. Raises InvalidImageProperty if a value is malformed.
         """
         values: dict[str, Any] = {}
         for key, value in properties.items():
@@ -94,7 +95,7 @@ class ImageMetaProps(KilonovaObject):
 
 # Properties of an image, either as an object with types or as the image service returns them.
 Properties = ImageMetaProps | Mapping[str, Any]
-# The properties of an image that has none. This object is shared, so it must not be changed.
+# The object for an image without properties. All such images share this object, so it must not be changed.
 NOTHING = ImageMetaProps()
 _TRAIT = re.compile('[A-Z0-9_]{1,255}')
 
@@ -102,8 +103,8 @@ _TRAIT = re.compile('[A-Z0-9_]{1,255}')
 def check_texts(properties: Mapping[str, Any]) -> None:
     """Check the size and the characters of all properties of an image, including unknown ones.
 
-    Unknown properties count, too, because they are sent with the server and are part of its domain XML. Raises
-    InvalidImageProperty if there is too much text, or if it has characters that XML cannot contain.
+    Properties that Kilonova does not know count, too, because they are sent with the server and are part of its domain
+    XML. Raises InvalidImageProperty if there is too much text, or if it has characters that XML cannot contain.
     """
     total = 0
     for name, value in properties.items():
@@ -129,7 +130,7 @@ def _fits_xml(text: str) -> bool:
 
 
 def _check_value(name: str, value: Any) -> None:
-    """Raise InvalidImageProperty if a known property has control characters in its value or is too large a number."""
+    """Raise InvalidImageProperty if a known property's value has control characters or is too large a number."""
     if isinstance(value, str) and any(unicodedata.category(char) == 'Cc' for char in value):
         raise InvalidImageProperty(name=name, reason='its value contains control characters')
     if isinstance(PROPERTIES[name], fields.IntegerField):
@@ -168,7 +169,7 @@ def _cpus(texts: list[str]) -> list[set[int]]:
     cells: list[set[int]] = []
     for text in texts:
         cells.append(cpuset.parse(text))
-        # Limit the sum over all NUMA cells: many cells that each list all CPUs would fill the memory.
+        # Limit the sum over all NUMA cells. Otherwise many cells that each list all CPUs would fill the memory.
         if sum(map(len, cells)) > 2 * cpuset.MOST:
             raise ValueError(f'the NUMA cells together have more than {2 * cpuset.MOST} CPU numbers')
     return cells

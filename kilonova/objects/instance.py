@@ -183,7 +183,7 @@ class Instance(PersistentObject, KilonovaObject):
             row: the columns of ``instances``.
             extra: the JSON texts of the columns of ``instance_extra`` that were read. Fields of other columns stay
                 unset.
-            flavor: the flavor if the flavor column is missing.
+            flavor: the server's flavor, if ``extra`` has no column with the flavor.
             metadata: the server's metadata.
             system_metadata: the server's system metadata.
             pci_devices: the rows of the devices that the server owns. Only devices of its current PCI requests become
@@ -263,7 +263,7 @@ class Instance(PersistentObject, KilonovaObject):
         )
 
     def extra_values(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Return {column of ``instance_extra``: JSON text} for the named fields. Other names are ignored."""
+        """Return {column of ``instance_extra``: JSON text} for these fields. Names without a column are left out."""
         names = set(names)
         extra: dict[str, str | None] = {}
         if names.intersection(FLAVOR_FIELDS):
@@ -374,7 +374,8 @@ class Instance(PersistentObject, KilonovaObject):
     def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
         """Set the fields to their values before a move, and return them as {column of ``instance_extra``: JSON text}.
 
-        It is safe to call this method whether or not the destination has already written the new flavor.
+        ``context`` is the server's migration context. The method may be called before or after the destination has
+        written the new flavor.
         """
         self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
         self.old_flavor: Flavor | None = None
@@ -411,8 +412,9 @@ class InstanceList(ListBase, KilonovaObject):
     def get_deleted(cls, ctxt: RequestContext, uuids: list[str], seconds: float) -> Self:
         """Return those of the given servers that were deleted at least ``seconds`` ago and have no operation.
 
-        An operation may still have to free resources of a deleted server. If there is none, a host may remove guests
-        and files of the server. Servers that this cell does not know are not returned.
+        As long as a deleted server has an operation, the operation may still have to free resources. Without an
+        operation, a host may remove the server's guest and files. Servers that this cell does not know are not
+        returned.
         """
         with storage.database(ctxt).read() as conn:
             rows = storage.queries('instances').deleted_among(conn, uuids, seconds)

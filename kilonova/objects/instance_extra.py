@@ -130,7 +130,7 @@ class InstancePCIRequests(KilonovaObject):
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
-        """Return a copy whose specs name no provider of Placement. A stored RequestSpec contains such a copy.
+        """Return a copy of the requests whose specs name no provider of Placement. A stored RequestSpec has this copy.
 
         Requests that come from resource classes of the flavor are left out, because they are created again after each
         allocation.

@@ -39,7 +39,7 @@ class BuildOrder(KilonovaObject):
 
     @property
     def pci_requests(self) -> InstancePCIRequests | None:
-        """The PCI requests of the instance or, if it has none, of the request spec. None if neither has any.
+        """The PCI requests of the instance. If it has none, those of the request spec, or None if this has none either.
 
         The specs in the requests name the resource providers that Placement allocated.
         """
@@ -51,7 +51,7 @@ class BuildOrder(KilonovaObject):
 
     @property
     def numa_topology(self) -> InstanceNUMATopology | None:
-        """The NUMA topology of the request spec or, if it has none, of the instance. None if neither has one."""
+        """The NUMA topology of the request spec. If it has none, that of the instance, or None."""
         for holder in (self.request_spec, self.instance):
             if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
                 found: InstanceNUMATopology | None = holder.numa_topology
@@ -127,7 +127,7 @@ class EvacuateOrder(KilonovaObject):
 
     @property
     def flavor(self) -> Flavor:
-        """The flavor for which resources are claimed: the server's own, because an evacuation does not change it."""
+        """The flavor for which resources are claimed: the server's own, which an evacuation does not change."""
         found: Flavor = self.instance.flavor
         return found
 
@@ -210,8 +210,8 @@ class LiveMigrationCheckOrder(KilonovaObject):
     """The arguments of ``check_can_live_migrate_destination``: check a live migration and claim at the destination.
 
     ``guest`` is the description of the guest by the source host. ``block`` says whether the disks are copied; if it is
-    None, they are copied unless the two hosts share the disks. If ``over_commit`` is True, the unused parts of sparse
-    disks need no free space. ``limits`` are the limits for the claim of resources.
+    None, they are copied unless the two hosts share the disks. If ``over_commit`` is True, the destination need not
+    have free space for the unused parts of sparse disks. ``limits`` are the limits for the claim of resources.
     """
 
     VERSION = '1.0'
@@ -227,7 +227,7 @@ class LiveMigrationCheckOrder(KilonovaObject):
 
     @property
     def flavor(self) -> Flavor:
-        """The flavor for which resources are claimed: the server's own, because a live migration does not change it."""
+        """The flavor for which resources are claimed: the server's own, which a live migration does not change."""
         found: Flavor = self.instance.flavor
         return found
 
@@ -292,7 +292,7 @@ def _none() -> None:
 
 @register
 class Claim(KilonovaObject):
-    """A claim: a host takes resources for a server. The fields are those of ``db.queries.claims.ClaimWrite``."""
+    """A host's request to claim resources for a server. It has the fields of ``db.queries.claims.ClaimWrite``."""
 
     VERSION = '1.0'
     fields = {
@@ -305,7 +305,7 @@ class Claim(KilonovaObject):
 
 @register
 class Save(KilonovaObject):
-    """The result of a step of an operation on a host. The fields are those of ``db.queries.claims.SaveWrite``."""
+    """The result of a step of an operation on a host. It has the fields of ``db.queries.claims.SaveWrite``."""
 
     VERSION = '1.0'
     fields = {

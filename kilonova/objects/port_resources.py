@@ -7,8 +7,8 @@
 
 The form of a port's request depends on Neutron's extensions. With the extension ``port-resource-request-groups``, a
 request has several groups with ids, and the port's binding contains {group id: provider}. Without the extension, a
-request has one group without an id, and the binding contains only the provider. This module then uses the port's id as
-the id of the group.
+request has one group without an id, and the binding contains only the provider. In this case, this module uses the
+port's id as the id of the group.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class PortResources:
 
 
 def of_ports(allocations: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """Return those allocations of a server that are for its ports.
+    """Return the part of a server's allocations that belongs to its ports.
 
     The argument and the result are dicts {provider: {resource class: amount}}.
     """

@@ -24,7 +24,7 @@ from kilonova.objects.instance_group import InstanceGroup
 from kilonova.objects.network_request import NetworkRequestList, SecurityGroupList
 from kilonova.objects.numa import NetworkMetadata
 
-# Fields that are valid only for one call of the scheduler and are never stored.
+# Fields that are valid only for one call of the scheduler. They are never stored in the database.
 NOT_STORED = (
     'id',
     'network_metadata',
@@ -251,8 +251,8 @@ class RequestSpec(KilonovaObject):
     ) -> Self:
         """Return the spec for the creation of a server.
 
-        ``values`` are further fields by name. Fields that are not given are empty. Project and user are those of the
-        context, unless they are given. Raises TypeError for an unknown field name.
+        ``values`` are further fields by name. Fields that are not given are empty. Project and user are taken from the
+        context, unless ``values`` has them. Raises TypeError for an unknown field name.
         """
         spec = cls(
             ctxt,
@@ -332,7 +332,7 @@ class RequestSpec(KilonovaObject):
 
     @property
     def same_subtree(self) -> list[list[str]]:
-        """Lists of request groups. The providers of each list must be in the same subtree. Callers may add lists."""
+        """Lists of request groups. The providers of one list must be in the same subtree. Callers may add lists."""
         return self.request_level_params.same_subtree
 
     # -- storage in the database ---------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ NOT_WRITTEN = frozenset(
 class Service(PersistentObject, KilonovaObject):
     """One daemon of the cloud.
 
-    ``binary`` is Nova's name of the daemon (nova-compute …), and ``version`` is its service version number. The
-    database writes ``last_seen_up`` with its own clock whenever ``report_count`` changes.
+    ``binary`` is Nova's name of the daemon (nova-compute …), and ``version`` is its service version number. Whenever
+    ``report_count`` changes, the database sets ``last_seen_up`` to the time of its own clock.
     """
 
     VERSION = '1.22'
@@ -78,8 +78,8 @@ class Service(PersistentObject, KilonovaObject):
         """Write the changed columns.
 
         A changed ``report_count`` is a heartbeat: the database increments its own counter, and stores the time of its
-        own clock. If the host changes ``disabled`` and its reason automatically, values that an administrator set are
-        not replaced.
+        own clock. If the host itself changes ``disabled`` and its reason automatically, it does not replace values that
+        an administrator has set.
 
         Raises ServiceNotFound if the row was deleted.
         """

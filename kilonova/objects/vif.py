@@ -18,7 +18,8 @@ from oslo_utils import strutils
 
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
-# The network device of a port is named 'tap' and this many characters of the port's id. Linux allows 15 in all.
+# The name of a port's network device is 'tap' and this number of characters of the port's id. Linux allows 15
+# characters in all.
 _NAMED_BY = 11
 # vnic_type of a port that is a virtual function (VF) of a PCI device, which the guest gets directly.
 DIRECT = 'direct'
@@ -39,9 +40,9 @@ VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
 # The vif_type of ports that are macvtap devices on a host interface that several guests share.
 ON_INTERFACE = 'macvtap'
-# The vif_type of ports on InfiniBand cards, and that of ports whose switch receives a port profile (VM-FEX).
+# The vif_types of ports on InfiniBand cards, and of ports whose switch receives a port profile (VM-FEX).
 INFINIBAND, PROFILED = 'ib_hostdev', '802.1qbh'
-# vnic_types of ports whose PCI function the compute service claims. Cyborg claims those of accelerator ports.
+# vnic_types of ports whose PCI function the compute service claims. (Cyborg claims the functions of accelerator ports.)
 FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
 # The member of binding:profile that contains the id of the accelerator request.
 REQUEST = 'arq_uuid'
@@ -257,7 +258,7 @@ class Vif:
     def slot(self) -> str | None:
         """The PCI address of the port's function.
 
-        None if the port is not a function of a PCI device, or if no function was chosen yet.
+        It is None if the port is not a function of a PCI device, or if no function was chosen yet.
         """
         found: str | None = self.profile.get('pci_slot')
         return found

@@ -21,19 +21,20 @@ from typing import Any
 KIND = 'driver_volume_type'
 # The kind of volumes that are files on a network share, and the formats of these files.
 NFS, RAW, QCOW2 = 'nfs', 'raw', 'qcow2'
-# Kilonova's own member of a connection: the encryption parameters from Cinder, without the encryption key itself.
+# A member that Kilonova adds to a connection: the encryption parameters from Cinder, without the encryption key itself.
 ENCRYPTION = 'encryption'
 # Argument of an operation that deletes old volume attachments of a server: the uuid of the server.
 VOLUMES_OF = 'volumes_of'
 # Argument of an operation that deletes old volume attachments: the ids of volumes that are deleted with them.
 VOLUMES_DELETED = 'volumes_deleted'
-# Argument of an operation that cleans up a failed create: True if all volumes that it created are deleted.
+# Argument of an operation that cleans up a failed create: True if the volumes that were created for the server are
+# deleted as well.
 VOLUMES_MADE = 'volumes_made'
 # Argument of an operation that completes a volume swap later: both volume ids, and which volume the guest uses.
 VOLUME_SWAPPED = 'volume_swapped'
 # Argument of an operation that reports a snapshot to the volume service later: its id, status and progress.
 SNAPSHOT_TOLD = 'snapshot_told'
-# The key for the id of a second attachment, which the destination of a live migration has.
+# The key of the second attachment's id, which the destination of a live migration has in "hosts".
 ANOTHER = 'attachment_id'
 # Argument of an operation that deletes an image and its volume snapshots later, unless the image is active.
 SNAPSHOTS_OF = 'snapshots_of'
@@ -101,7 +102,7 @@ class AttachedVolume:
         return None if known is None else replace(self, host=host, connection=known['connection'])
 
     def coming(self, host: str) -> AttachedVolume | None:
-        """Return the volume with its second attachment, which belongs to the destination ``host`` of a live migration.
+        """Return the volume with its second attachment, the one to ``host``, the destination of a live migration.
 
         Return None if the volume has no second attachment to this host.
         """

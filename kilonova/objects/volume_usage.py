@@ -58,8 +58,8 @@ class VolumeUsage(PersistentObject, KilonovaObject):
     def count(cls, ctxt: RequestContext, found: list[VolumeUsage]) -> list[VolumeUsage]:
         """Write the current counters that a host reports, and return the rows of these volumes after the write.
 
-        Each element of ``found`` has the ids of a volume and its server, and the counters ``curr_*``. Volumes that are
-        no longer attached to that server are left out. Runs in one transaction.
+        Each element of ``found`` has the ids of a volume and its server, and the counters ``curr_*``. A volume that is
+        no longer attached to its server in ``found`` is left out. Runs in one transaction.
         """
         told = [{name: getattr(one, name) for name in TOLD} for one in found]
         with storage.database(ctxt).write() as conn:

@@ -1,6 +1,6 @@
 """Common parts of the payloads of versioned notifications.
 
-A payload is an object in the namespace ``nova``. It is created once, sent, and never read by Kilonova, so it has no
+A payload is an object in the namespace ``nova``. Kilonova creates and sends it, and never reads it. So a payload has no
 list of changed fields and no remote methods. Each class has a method ``of(about, …)``, whose arguments are the values
 of one event.
 """
@@ -15,7 +15,7 @@ from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject
 from kilonova.states import POWER_WORDS, PowerState
 
-# The words that Nova's payloads allow. Kilonova does not use all of them.
+# The vm states that Nova's payloads allow. Kilonova does not use all of them.
 VM_STATES = (
     'active',
     'building',
@@ -98,9 +98,9 @@ class Payload(KilonovaObject):
 
     @classmethod
     def like(cls, source: KilonovaObject | dict[str, Any], **values: Any) -> Self:
-        """Return a payload with the fields that an object or row has under the same name.
+        """Return a payload whose fields are copied from the fields of the same name of an object or row.
 
-        ``values`` override these fields.
+        ``values`` are further fields, which replace copied ones of the same name.
         """
         found = (
             source

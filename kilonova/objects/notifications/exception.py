@@ -14,7 +14,7 @@ from kilonova.objects.notifications.base import EventContext, Payload
 class ExceptionPayload(Payload):
     """Notification payload: an error with its class, text, origin and traceback.
 
-    Only administrators may see these details, like the details of a fault.
+    Only administrators may see these details, as with the details of a fault.
     """
 
     VERSION = '1.1'

@@ -2,7 +2,7 @@
 
     InstanceActionPayload.of(about, instance=instance, moved='stop.done', values={'power_state': 4})
 
-``instance`` is the server as it was read from the database. Changes that were written afterwards are given separately:
+``instance`` is the server as it was read from the database. Changes that were written after this are given separately:
 ``moved`` is the name of a transition (states.TRANSITIONS), and ``values`` is {column: value}.
 """
 
@@ -150,7 +150,7 @@ class AuditPeriodPayload(Payload):
 
     @classmethod
     def of(cls, about: EventContext, *, whole: bool = False) -> Self:
-        """Return the payload of the period that lasts until now, or of the last complete period if ``whole``."""
+        """Return the payload of the period that lasts until now, or of the last complete one if ``whole`` is True."""
         begin, end = period_of(about, whole)
         return cls.made({'audit_period_beginning': begin, 'audit_period_ending': end})
 
@@ -221,7 +221,7 @@ FIELDS = {
 class InstancePayload(Payload):
     """Notification payload: the fields that all events of servers have.
 
-    ``metadata`` is unset if the metadata were not read with the server.
+    The field ``metadata`` is unset if the server was read without its metadata.
     """
 
     VERSION = '1.9'

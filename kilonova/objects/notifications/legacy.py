@@ -91,7 +91,7 @@ def _address(address: object) -> str | None:
 
 
 def _image_url(about: EventContext, image: str | None) -> str:
-    """Return the image's URL from the service catalog of the request, or the image's id if the catalog has none."""
+    """Return the image's URL, made from the request's service catalog, or its id if that has no image service."""
     for service in about.ctxt.service_catalog if image else ():
         for endpoint in service.get('endpoints') or ():
             if service.get('type') == 'image' and endpoint.get('publicURL'):
@@ -221,8 +221,8 @@ def keypair(about: EventContext, *, keypair: KeyPair | dict[str, Any]) -> dict[s
 def aggregate(about: EventContext, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
     """Return the notification payload of an aggregate, with its id and its ``changes``.
 
-    ``changes`` are additional members such as {'host': …} or {'meta_data': …}. Before the aggregate has an id, its name
-    takes the place of the id.
+    ``changes`` are additional members such as {'host': …} or {'meta_data': …}. Before the aggregate is created it has
+    no id, and the payload has its name instead.
     """
     held = (
         aggregate
