@@ -3,8 +3,9 @@
     bounded = Bounded(most=8)
     reply = bounded.run(lambda: client.call(ctxt, 'ping'), 75.0)    # raises Overdue if the call takes more than 75 s
 
-A call that is overdue can't be stopped. The call continues, and its result is lost. While ``most`` calls are overdue,
-further calls are refused at once with Overdue, so that the number of hanging threads is limited.
+A call that takes longer than its time limit (an overdue call) can't be stopped. The call continues, and its result is
+lost. While ``most`` calls are overdue, further calls are refused at once with Overdue, so that the number of hanging
+threads is limited.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Bounded:
 def begin(act: Callable[[], Any]) -> Future[Any]:
     """Start ``act`` in a thread and return the future of its result.
 
-    When the process ends, it does not wait for this thread, as it would for a thread of an executor.
+    When the process ends, it does not wait for this thread. It would wait for a thread of an executor.
     """
     doing: Future[Any] = Future()
 
@@ -91,8 +92,8 @@ def ask_each(
 ) -> CallResults:
     """Call ``ask(name)`` for each name in a thread of its own, and return the results and errors of all calls.
 
-    At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. When time.monotonic() reaches
-    ``until``, the function returns. Calls that did not end in time continue, and their results are lost.
+    At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. The function returns when
+    time.monotonic() reaches ``until``. Calls that did not end in time continue, and their results are lost.
     """
     answers = CallResults()
     left, doing = deque(names), dict[Future[Any], tuple[str, float]]()

@@ -1,9 +1,9 @@
 """The RPC methods that compute services answer.
 
 Most names of methods are Nova's. Nova's hosts send casts to each other. In Kilonova a conductor calls one host after
-the other and waits for the replies, so these methods are long calls. If a method has many arguments, they are members
-of one object (``objects.orders``). ``key`` is the step key of the operation for which the conductor calls: '<operation
-uuid>/<position>.<step name>/<attempt>'. Hosts recognise repeated calls by the step key.
+the other and waits for the replies, so these methods are long calls. A method with many arguments gets them as the
+fields of one object (``objects.orders``). ``key`` is the step key of the operation for which the conductor calls:
+'<operation uuid>/<position>.<step name>/<attempt>'. Hosts recognise repeated calls by the step key.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class PowerCalls(RpcInterface):
     def resume_guest(self, ctxt: RequestContext, instance: Instance) -> Any:
         """Start a guest that was running when its host went down.
 
-        Returns a dict with ``is_running``, whether the guest runs, and ``power_state``. If the server was changed
-        during the call, ``is_running`` is False and there is no ``power_state``.
+        Returns a dict with ``is_running``, which says whether the guest runs, and ``power_state``. If the server was
+        changed during the call, ``is_running`` is False and ``power_state`` is missing.
         """
 
     @step_call('6.11')
@@ -172,7 +172,8 @@ class Images(RpcInterface):
 class MoveCalls(RpcInterface):
     """Methods that move a stopped server to another host, or build a server on another host after its host was lost.
 
-    A move has three steps: prep_resize, resize_instance and finish_resize. Each step has a method that undoes the step.
+    A move has three steps: prep_resize, resize_instance and finish_resize. For each step there is a method that undoes
+    it.
     """
 
     @step_call('6.11')
@@ -246,7 +247,7 @@ class LiveMigrationCalls(RpcInterface):
 
     @step_call('6.13')
     def check_can_live_migrate_source(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Check that the guest runs, and return what a destination must have or know to receive the guest."""
+        """Check that the guest runs, and return the properties of the guest that a destination must support or know."""
 
     @step_call('6.13')
     def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder) -> Any:
@@ -352,7 +353,8 @@ class VolumeCalls(RpcInterface):
         """Return the connector of this host, and device names for volumes, before volumes are attached to the host.
 
         The reply is {'connector': {…}, 'devices': ['/dev/vdb']}. The connector is a dict that describes the host to the
-        volume service. ``devices`` are names for those volumes of the server that have no name yet, in their order.
+        volume service. ``devices`` has one device name for each volume of the server that has no name yet, in the order
+        of these volumes.
         """
 
     @step_call('6.13')
@@ -483,7 +485,7 @@ class ServiceCalls(RpcInterface):
 
     @cast('6.11')
     def report_again(self, ctxt: RequestContext) -> Any:
-        """Make the host send its next report as an RPC call, whose reply tells the host what it must check."""
+        """Make the host send its next heartbeat as an RPC call, and then check what it may have missed."""
 
     @cast('6.11')
     def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> Any:
@@ -499,7 +501,7 @@ class ServiceCalls(RpcInterface):
 
     @call('6.11')
     def describe_host(self, ctxt: RequestContext) -> Any:
-        """Return the host's domains with their devices, its directories of servers, and its missing devices."""
+        """Return the host's domains with their devices, its servers' directories, and held devices that are missing."""
 
     @call('6.11')
     def get_host_uptime(self, ctxt: RequestContext) -> Any:

@@ -17,7 +17,7 @@ from kilonova.rpc.interface import RpcInterface, call, cast
 
 
 class Conductor(RpcInterface):
-    """The methods that compute services call: three for remote calls of objects, and five for operations on servers."""
+    """The methods that compute services call: three for remote calls of objects, five for operations on servers."""
 
     topic = 'conductor'
     version = '3.5'
@@ -41,7 +41,7 @@ class Conductor(RpcInterface):
     def object_action(
         self, ctxt: RequestContext, objinst: KilonovaObject, objmethod: str, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """Call a method of an object, and return the changed fields and the result."""
+        """Call a method of an object. Return the fields that the call changed, and the method's result."""
 
     @call('3.0')
     def object_backport_versions(

@@ -1,4 +1,4 @@
-"""Declare RPC interfaces as classes. The client of an interface and the check of its server are derived from the class.
+"""Declare RPC interfaces as classes. The client of an interface, and the check of its server, are made from the class.
 
     class Scheduler(RpcInterface):
         topic, version = 'scheduler', '4.5'
@@ -28,7 +28,7 @@ _F = TypeVar('_F', bound=Callable[..., Any])
 
 
 class VersionCapError(KilonovaError):
-    """The method was introduced in a version of the interface that is newer than the receiver accepts."""
+    """The receiver accepts only older versions of the interface, which do not have this method."""
 
     msg_fmt = 'Requested message version, %(version)s is incompatible: the peer accepts up to %(cap)s.'
 
@@ -69,8 +69,8 @@ def _declare(kind: str, since: str, args_since: dict[str, str], *, keyed: bool =
 def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose messages are sent without waiting for a reply.
 
-    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
-    that was added later: the version of the interface that introduced the argument.
+    ``since`` is the version of the interface that introduced the method. ``args_since`` maps each argument that was
+    added later to the version that introduced it.
 
     The loss of such a message must do no harm. If a message that names an operation row is lost, conductors find the
     row later, because they search the databases periodically.
@@ -81,8 +81,8 @@ def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
 def call(since: str, **args_since: str) -> Callable[[_F], _F]:
     """Declare a method whose caller waits for the reply for at most rpc_response_timeout seconds.
 
-    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
-    that was added later: the version of the interface that introduced the argument.
+    ``since`` is the version of the interface that introduced the method. ``args_since`` maps each argument that was
+    added later to the version that introduced it.
     """
     return _declare('call', since, args_since)
 
@@ -92,19 +92,19 @@ def long_call(since: str, **args_since: str) -> Callable[[_F], _F]:
 
     The wait ends earlier if the receiver stops sending heartbeats.
 
-    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
-    that was added later: the version of the interface that introduced the argument.
+    ``since`` is the version of the interface that introduced the method. ``args_since`` maps each argument that was
+    added later to the version that introduced it.
     """
     return _declare('long', since, args_since)
 
 
 def step_call(since: str, **args_since: str) -> Callable[[_F], _F]:
-    """Declare a method that runs a step of an operation on a host. Its caller waits as for ``long_call``.
+    """Declare a method that runs a step of an operation on a host. Its caller waits as long as for a ``long_call``.
 
     The message also has the argument ``key``, the step key, which is not among the declared parameters.
 
-    ``since`` is the version of the interface that introduced the method. ``args_since`` has an entry for each argument
-    that was added later: the version of the interface that introduced the argument.
+    ``since`` is the version of the interface that introduced the method. ``args_since`` maps each argument that was
+    added later to the version that introduced it.
     """
     return _declare('long', since, args_since, keyed=True)
 
@@ -170,7 +170,7 @@ def _plain(signature: inspect.Signature) -> str:
 
 
 class ClientTransport(Protocol):
-    """The method of a transport that clients call. ``transport`` has the implementations."""
+    """The interface of a transport that clients use. The module ``transport`` has the implementations."""
 
     def send(
         self,
@@ -190,7 +190,7 @@ class ServerTransport(ClientTransport, Protocol):
     """A transport that can receive messages as well."""
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
-        """Return a server that receives the messages of the topic for the host ``server`` once it is started.
+        """Return an RPC server that receives the messages of the topic for the host ``server`` when it is started.
 
         ``endpoints`` are pairs of an interface and the object that implements it.
         """

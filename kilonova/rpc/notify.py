@@ -37,7 +37,7 @@ API, CONDUCTOR, SCHEDULER, COMPUTE = 'nova-api', 'nova-conductor', 'nova-schedul
 GROUP = 'oslo_messaging_notifications'
 # Maximum number of messages that wait for the broker. If the queue is full, new messages are lost.
 QUEUE_SIZE = 10_000
-# Maximum seconds for which a daemon that ends still sends waiting messages.
+# Maximum number of seconds for which a daemon that ends still sends the waiting messages.
 FLUSH_TIME = 5.0
 
 
@@ -259,7 +259,7 @@ class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messagi
 
 
 class NotificationSender:
-    """A thread that passes notifications to the drivers of oslo.messaging, and its queue.
+    """A queue of notifications, and a thread that passes them to the drivers of oslo.messaging.
 
     Notifications are sent in the order in which they were put into the queue. At most ``size`` notifications wait.
     """
@@ -285,7 +285,7 @@ class NotificationSender:
         messages are lost.
         """
         with self._lock:
-            # The thread is started here and not in the constructor, because a fork in between would lose it.
+            # Start the thread here and not in the constructor, because a thread does not survive a fork of the process.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = concurrency.spawn(self._work, name='notifications')
         try:
@@ -372,7 +372,7 @@ class Notifications:
         host: str | None = None,
         binary: str | None = None,
     ) -> None:
-        """Send the notification of a declared event. The thread that sends notifications reads the event's arguments.
+        """Send the notification of a declared event, whose arguments are read later, by the thread that sends it.
 
         ``read()`` returns the arguments (``facts`` of ``emit``) as a dict, or None if nothing is to be sent. ``host``
         and ``binary`` have the same meaning as in ``emit``.
@@ -417,7 +417,7 @@ class Notifications:
 
 
 class Silent(Notifications):
-    """A replacement of ``Notifications`` whose methods do nothing, for a process that sends no notifications."""
+    """A replacement for ``Notifications`` whose methods do nothing, for a process that sends no notifications."""
 
     def __init__(self) -> None:
         self.enabled, self.on_states, self._sender = False, None, None

@@ -8,9 +8,9 @@
 
 A message of oslo.messaging costs sender and receiver some 2 ms of CPU time each, which is too much for frequent
 reports. Therefore reports are sent by kombu, the library below oslo.messaging, to the same broker with the same
-options. A report has the service id and the host, and gets no reply; the broker confirms it. The queue exists only
-while a conductor consumes it, so the broker returns a report that no conductor would receive. The broker drops a report
-that waits longer than ``expires`` seconds.
+options. A report has the service id and the host. No conductor replies to it, but the broker confirms it. The queue
+exists only while a conductor reads from it, so the broker returns a report that no conductor would receive. The broker
+drops a report that waits longer than ``expires`` seconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from kilonova.errors import Unanswered
 LOG = logging.getLogger(__name__)
 
 QUEUE = Queue('kilonova-reports', durable=False, auto_delete=True)
-# Maximum seconds for connecting to the broker, for sending a report, and for the broker's confirmation of a report.
+# Maximum seconds for each of these: connecting to the broker, sending a report, and the broker's confirmation of the
+# report.
 PATIENCE = 5.0
 # Maximum seconds between two collections of reports. Each collection costs one transaction.
 PERIOD = 2.0
@@ -158,8 +159,9 @@ class Collector:
     """The thread with which a conductor collects reports.
 
     ``handle(reports)`` gets a dict from service id to host. It is called every ``period`` seconds if reports have
-    arrived. Before the first collection and after each error ``handle({})`` is called, to check that reports can be
-    written. Until this call succeeds, no reports are received, and the hosts notice that their reports are returned.
+    arrived. Before the first collection and after each error, ``handle({})`` is called to check that reports can be
+    written. Until this call succeeds, the thread receives no reports. The broker then returns the reports, and the
+    hosts notice it.
     """
 
     def __init__(self, broker: Broker, handle: Callable[[dict[int, str]], None], period: float = PERIOD) -> None:

@@ -14,8 +14,9 @@ class Scheduler(RpcInterface):
     """The RPC interface of the scheduler, which has one method.
 
     The arguments ``claim``, ``time_left`` and ``operations`` do not exist in Nova. ``claim`` is False for moves,
-    because the conductor claims the host later. The other two prevent claims for a conductor that no longer waits for
-    the reply. Version 4.6 had the argument ``deadline``, a time of the conductor's clock, instead of ``time_left``.
+    because the conductor claims the host later. ``time_left`` and ``operations`` prevent claims for a conductor that no
+    longer waits for the reply. Version 4.6 had the argument ``deadline``, a time of the conductor's clock, instead of
+    ``time_left``.
     """
 
     topic = 'scheduler'

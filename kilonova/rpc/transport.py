@@ -46,7 +46,7 @@ BROKER_AWAY = (
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
 # Default of heartbeat_timeout_threshold: seconds without a heartbeat after which RabbitMQ counts as down.
 HEARTBEAT = 20
-# Maximum number of messages whose sending may hang at the same time. Further messages are then not sent at all.
+# Maximum number of messages whose sending hangs at the same time. If there are so many, further messages are not sent.
 HANGING = 8
 # Time-out in seconds of the test call that makes oslo.messaging open the queue of replies.
 PROBE = 3
@@ -152,7 +152,7 @@ class OsloTransport:
         self._opening: Future[None] | None = None
         self._opening_since = 0.0
         rabbit = messaging.TransportURL.parse(conf, url).transport.startswith('rabbit')
-        # True if replies can be received. Drivers other than RabbitMQ's need no queue of replies.
+        # True if this process can receive replies. Only the driver for RabbitMQ must first open a queue of replies.
         self._replies_come = not rabbit
         if rabbit:
             conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')
@@ -216,8 +216,8 @@ class OsloTransport:
     def _await_replies(self) -> None:
         """Wait until this process has a queue for replies, which is opened when the first call is made.
 
-        The broker has rpc_send_timeout seconds to open the queue. If it does not, Overdue is raised, and calls that are
-        made after this time raise it at once.
+        The broker must open the queue within rpc_send_timeout seconds. If it does not, Overdue is raised, and calls
+        that are made later raise it at once.
         """
         if self._replies_come:
             return
@@ -279,7 +279,7 @@ class OsloTransport:
 def with_base(
     topic: str, endpoints: Sequence[tuple[type[RpcInterface], object]]
 ) -> list[tuple[type[RpcInterface], object]]:
-    """Return the endpoints of a server with one more endpoint: that of ``BaseApi``, which all servers have."""
+    """Return the endpoints of a server, and in addition the endpoint of ``BaseApi``, which all servers have."""
     return [*endpoints, (BaseApi, BaseEndpoint(topic))]
 
 

@@ -47,7 +47,7 @@ def follow(notify: Notifications) -> None:
 
 
 def _context() -> RequestContext:
-    """Return the context of the request on which this thread works, or an administrator's context if there is none."""
+    """Return the context of the request that this thread handles, or an administrator's context if there is none."""
     current = oslo_context.get_current()
     return current if isinstance(current, RequestContext) else get_admin_context()
 

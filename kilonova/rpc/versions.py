@@ -12,7 +12,7 @@ from __future__ import annotations
 
 # The service version of this release. It is raised, with a new line of HISTORY, whenever an RPC version is raised.
 SERVICE_VERSION = 80
-# The oldest service version that can run together with this release, which is the version of the previous release.
+# The oldest service version that can run together with this release. It is the version of the previous release.
 OLDEST_SUPPORTED = 79
 
 # For each service version: the newest version of each RPC interface that a service of this version supports.
