@@ -1,5 +1,5 @@
 """The programs of Kilonova: daemons and command-line tools.
 
-Only ``kilonova.wsgi`` imports this package from outside. A daemon chooses between eventlet and threads before anything
-else is imported (``early``). The programs therefore import most modules inside functions.
+Only ``kilonova.wsgi`` imports this package from outside. A daemon must choose between eventlet and threads before it
+imports anything else (``early``). So the programs import most modules inside functions.
 """

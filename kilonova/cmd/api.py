@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kilonova.rpc.notify import Notifications
     from kilonova.rpc.routing import RoutedTransport
 
-# At the shutdown, running requests get this number of seconds to finish.
-# No API request takes longer, because conductors do long work in operations.
+# At the shutdown, running requests get this number of seconds to finish. No API request takes longer, because
+# conductors do the long work.
 REQUEST_TIME = 10.0
 
 
@@ -92,8 +92,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
 def threads(conf: cfg.ConfigOpts) -> int:
     """Return the number of threads of a server.
 
-    With eventlet it is [wsgi]default_pool_size, the maximum number of green threads: one for each connection. With
-    native threads it is a tenth of the option, and all threads are started at once.
+    With eventlet the result is the option [wsgi]default_pool_size, the maximum number of green threads. With native
+    threads it is a tenth of the option, because all native threads are started at once.
     """
     from kilonova import concurrency
 
@@ -146,7 +146,7 @@ class ApiPart:
             log.info('Listening on %s:%s (%s)', *address, name)
 
     def reload(self) -> None:
-        """Make the daemon look up again which RPC versions the other daemons understand."""
+        """Make the daemon look up again which RPC versions the other daemons understand. Called after SIGHUP."""
         self._levels.reset()
 
     def stop(self) -> None:

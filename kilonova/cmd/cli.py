@@ -1,4 +1,4 @@
-"""The common parts of the command-line tools: the ``Cloud`` that commands work on, and the code that runs a command.
+"""The common parts of the command-line tools: the class ``Cloud``, which commands use, and the code that runs them.
 
     TREE = {'db': {'sync': Command(db_sync, (VERSION,))}}
     sys.exit(run('kilonova-manage', parser(TREE), argv))
@@ -34,7 +34,7 @@ READER_GONE = 141
 class Cloud:
     """The databases and settings of a command, each created at its first use.
 
-    ``takes_long`` removes the time limit of SQL statements.
+    If ``takes_long`` is True, SQL statements have no time limit.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, takes_long: bool = False) -> None:
@@ -67,7 +67,7 @@ class Cloud:
 
 
 def argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return a pair that describes an argument of a command: the arguments of argparse's ``add_argument``."""
+    """Return the description of a command's argument: a pair (names, settings) for argparse's ``add_argument``."""
     return names, settings
 
 
@@ -75,8 +75,8 @@ def argument(*names: str, **settings: Any) -> tuple[tuple[str, ...], dict[str, A
 class Command:
     """A command: a function and its arguments.
 
-    ``takes_long`` is for commands whose SQL statements process whole tables. ``unanswered`` is the exit code if a
-    service that the command needs does not answer.
+    ``takes_long`` is True for commands whose SQL statements process whole tables; these have no time limit.
+    ``unanswered`` is the exit code if a service that the command needs does not answer.
     """
 
     run: Callable[[Cloud, argparse.Namespace], int]
@@ -85,7 +85,7 @@ class Command:
     unanswered: int = ERROR
 
 
-# A dict from word to a command or to a further dict of words.
+# A dict from a word of the command line to a command, or to a further dict of this kind.
 Tree: TypeAlias = 'Mapping[str, Command | Tree]'
 
 VERBOSE = argument('--verbose', action='store_true', help='print more details')
@@ -106,7 +106,7 @@ COMMON = (
 
 
 def parser(prog: str, description: str, tree: Tree) -> argparse.ArgumentParser:
-    """Return the command-line parser of a program. ``tree`` is a dict from word to a command or a further dict."""
+    """Return the command-line parser of a program. ``tree`` has its commands (see ``Tree``)."""
     made = argparse.ArgumentParser(prog=prog, description=description, epilog='Exit code 255: an unexpected error.')
     for names, settings in COMMON:
         made.add_argument(*names, **settings)
@@ -138,8 +138,8 @@ def config_arguments(args: argparse.Namespace) -> list[str]:
 def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | None, trouble: str) -> int:
     """Parse the command line, run the command, and return its exit code.
 
-    For an unexpected error, ``trouble`` and the traceback are printed. For other errors one line is printed, and the
-    traceback with --debug.
+    For an unexpected error, the text ``trouble`` and the traceback are printed. For other errors one line is printed,
+    and the traceback only with --debug.
     """
     try:
         try:
@@ -147,8 +147,8 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The program that reads the output has ended, as in 'kilonova-manage device list | head'.
-        # Replace standard output, because otherwise Python would report at its end that it can't write the rest.
+        # The program that reads the output has ended, as in 'kilonova-manage device list | head'. Replace standard
+        # output by /dev/null. Otherwise Python would report an error at its end, because it can't write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
 

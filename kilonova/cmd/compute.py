@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# Share of the shutdown time in which running steps may finish. After it, unanswered calls are not retried.
+# Running steps may finish within this share of the shutdown time. After it, calls that are not answered are not
+# retried.
 ORDERS_SHARE = 0.8
 
 
@@ -50,7 +51,7 @@ def build(conf: cfg.ConfigOpts) -> Any:
     base.set_indirection(conductor)
     parts.warn_without_keys(conf, 'this host refuses new servers that have a password or files')
     broker = parts.broker(conf)
-    # A heartbeat that was not delivered before the next one is sent has no use, so it expires.
+    # A heartbeat expires when the next one is sent, because an old heartbeat is useless.
     report = ReportSender(broker, expires=conf.report_interval).send if broker else None
     manager = ComputeManager(
         conf,
@@ -76,7 +77,7 @@ class ComputePart:
     """The compute daemon.
 
     At the start the daemon first examines its host and then listens for messages. At the end it stops listening,
-    finishes its work, closes its connections, and calls ``ended``.
+    finishes its work, closes its connections, and calls the function ``ended``.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class ComputePart:
         self.timers = manager.timers
 
     def start(self) -> None:
-        """Start the service. Returns when the host reports as up."""
+        """Start the service. Returns when the host has reported that it is up."""
         self._manager.start(self._serve)
 
     def _serve(self) -> None:
@@ -108,7 +109,7 @@ class ComputePart:
         """Do nothing: the daemon caches nothing from other services."""
 
     def stop(self) -> None:
-        """Stop the service. Running steps get some time to finish; after it, unanswered calls are not retried."""
+        """Stop the service. Running steps get some time to finish. After it, unanswered calls are not retried."""
         from kilonova import concurrency
 
         if self._serving:

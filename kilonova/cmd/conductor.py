@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kilonova.db.queries.cells import CellDatabases
     from kilonova.rpc.routing import RoutedTransport
 
-# Running steps may finish within this share of the shutdown time. Another conductor continues longer steps.
+# Running steps may finish within this share of the shutdown time. Steps that take longer are continued by another
+# conductor.
 FLOWS_SHARE = 0.8
 
 
@@ -77,8 +78,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
 class ConductorPart:
     """The conductor daemon.
 
-    At the start it first serves calls and then reports as up. At the end it first stops reporting and then stops
-    serving.
+    At the start it first serves calls and then reports that it is up. At the end it first stops the reports and then
+    stops serving.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class ConductorPart:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Start to serve, then report as up."""
+        """Start to serve, then report that the service is up."""
         from kilonova.cmd.daemon import caps, database_parts
 
         database_parts.await_all(self._databases, self._stopping)

@@ -26,7 +26,7 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 PROJECT = 'kilonova'
-# Libraries whose options have an effect in a daemon. The names are those that oslo-config-generator uses.
+# Libraries whose options have an effect in a daemon, by the names that oslo-config-generator uses.
 LIBRARIES = ('castellan.config', 'keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
 # service_down_time must be at least this many times report_interval.
 # With a smaller ratio, one late heartbeat would make a service count as down.
@@ -88,7 +88,8 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     """
     LOG.info('Caught SIGHUP, reading the configuration again')
     try:
-        # Parse a copy first. Otherwise a wrong value would be applied, and would raise an error each time it is read.
+        # Parse the files into a copy first. Otherwise a wrong value would be applied, and would raise an error each
+        # time it is read.
         parse(
             [
                 argument
@@ -101,14 +102,15 @@ def reload(conf: cfg.ConfigOpts) -> bool:
         conf.mutate_config_files()
         setup_logging(conf)
     except (Exception, SystemExit):
-        # oslo.config raises SystemExit for a wrong value of an option that is also on the command line.
+        # Catch SystemExit as well: oslo.config raises it for a wrong value of an option that is also on the command
+        # line.
         LOG.exception('The configuration could not be read again: all options keep their values')
         return False
     return True
 
 
 def check_intervals(conf: cfg.ConfigOpts) -> None:
-    """Increase service_down_time if it is so short that running services would count as down."""
+    """Increase the option service_down_time if it is so short that running services would count as down."""
     least = int(conf.report_interval * LATE_HEARTBEATS)
     if conf.service_down_time <= least:
         LOG.warning(
@@ -222,7 +224,7 @@ def _library_options() -> Iterator[tuple[str | None, Iterable[cfg.Opt]]]:
 
 
 def _register_hidden(conf: cfg.ConfigOpts) -> None:
-    """Register options that oslo.messaging reads in any configuration but registers only in the global one."""
+    """Register options that oslo.messaging reads, but registers only in oslo.config's global configuration."""
     for name in ('tracing', 'metrics'):
         group = f'oslo_messaging_{name}'
         try:

@@ -1,4 +1,4 @@
-"""kilonova-policy: print the policy rules, find redundant rules in the policy file, and show who may do what.
+"""kilonova-policy: print the policy rules, find redundant rules in the policy file, and show which rules a user passes.
 
     kilonova-policy sample --output-file /etc/kilonova/policy.yaml.sample
     kilonova-policy --config-file kilonova.conf list-redundant

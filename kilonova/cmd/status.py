@@ -98,7 +98,7 @@ def schemas(cloud: Cloud) -> Outcome:
 
 
 def old_computes(cloud: Cloud) -> Outcome:
-    """Check that no compute service is older than the previous release. Otherwise other daemons do not start."""
+    """Check that no compute service is older than the previous release. If there is one, other daemons do not start."""
     from kilonova.cmd.daemon import caps
 
     refusal = caps.too_old(cloud.cells)

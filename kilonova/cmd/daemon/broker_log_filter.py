@@ -1,11 +1,11 @@
-"""Log one line of oslo.messaging for an outage of the broker instead of thousands.
+"""Log only a few lines of oslo.messaging about an outage of the broker, not thousands.
 
     outages.quieten()     # after logging is set up; a second call does nothing
 
 During an outage each connection and each waiting thread logs each attempt: 4,700 lines in ten minutes (measured). With
-this filter the log has the first message about an outage, then one message in ten minutes with the number of messages
-left out, and one when the broker is back. If ``[DEFAULT]default_log_levels`` contains oslo.messaging=DEBUG, all
-messages are logged.
+this filter, the log has the first message about an outage, then one message every ten minutes with the number of
+messages that were left out, and one message when the broker is back. If ``[DEFAULT]default_log_levels`` contains
+oslo.messaging=DEBUG, all messages are logged.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable
 
-# The names of oslo.messaging's loggers, as oslo.log forms them ('oslo.messaging') and as Python does.
+# The names of oslo.messaging's loggers: oslo.log uses 'oslo.messaging', and Python's logging uses the module's name.
 LOGGERS = tuple(
     f'{package}._drivers.{module}'
     for package in ('oslo.messaging', 'oslo_messaging')
     for module in ('impl_rabbit', 'amqpdriver')
 )
-# Dict from the beginning of a message (before its arguments are filled in) to the kind of event that it reports.
+# The kinds of events, and a dict from the beginning of a message (before its arguments are filled in) to the kind of
+# event that it reports.
 AWAY, REFUSED, BACK = 'away', 'refused', 'back'
 KINDS = {
     'Connection failed: %s (retrying in': AWAY,
@@ -40,8 +41,8 @@ KINDS = {
     '[%(connection_id)s] AMQP server %(hostname)s:%(port)s closed the connection. Check login': REFUSED,
     '[%(connection_id)s] Reconnected to AMQP server': BACK,
 }
-# AGAIN is the minimum of seconds between two log lines about the same outage.
-# AT_LEAST is the minimum of seconds between a line about one outage and a line about the next outage.
+# AGAIN is the minimum number of seconds between two log lines about the same outage. AT_LEAST is the minimum number of
+# seconds between a line about one outage and a line about the next outage.
 AGAIN, AT_LEAST = 600.0, 30.0
 
 
@@ -56,13 +57,13 @@ class Outages(logging.Filter):
         self._clock, self._lock = clock, threading.Lock()
         # A dict from the kind of event (AWAY or REFUSED) to the time of its last log line.
         self._logged: dict[str, float] = {}
-        # Kinds of events that are over: a message that the broker is back has followed their last log line.
+        # Kinds of events that are over, because a message that the broker is back was logged after their last log line.
         self._over: set[str] = set()
         # A dict from the kind of event to the number of messages that were left out since its last log line.
         self._left_out: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged. Add the number of messages left out to its text."""
+        """Return whether the record is logged. If so, add the number of messages that were left out to its text."""
         text = str(record.msg)
         kind = next((kind for prefix, kind in KINDS.items() if text.startswith(prefix)), None)
         if kind is None or logging.getLogger(record.name).isEnabledFor(logging.DEBUG):

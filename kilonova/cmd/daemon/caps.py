@@ -4,9 +4,9 @@
     compute = Client(Compute, transport, levels.of('compute'))
     levels.reset()                # after SIGHUP, look up the versions again
 
-'auto' (or an empty value) means the lowest version of the services of that kind in all cells. It is looked up with the
-first message and kept until SIGHUP. So daemons of a new release can send messages to compute daemons of the previous
-release, and a SIGHUP after the last compute daemon was upgraded lets them use all new messages.
+'auto' (or an empty value) means the lowest version of the services of that kind in all cells. This version is looked up
+for the first message and kept until SIGHUP. So daemons of a new release can send messages to compute daemons of the
+previous release. After the last compute daemon was upgraded, a SIGHUP makes them use all new messages.
 
 Services that have not reported for a long time count as well, unless they are forced down or deleted. Log lines about
 the lowest version therefore name the hosts that have it, and the times of their last reports.
@@ -30,7 +30,7 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 
-# Maximum number of services that a log line names. For further services it only tells their number.
+# Maximum number of services that a log line names. Of further services it only has the number.
 MOST_NAMED = 5
 # Units of time in seconds, with their names in texts.
 _UNITS = ((86400, 'day'), (3600, 'hour'), (60, 'minute'), (1, 'second'))
@@ -50,7 +50,7 @@ class TooOldComputeService(errors.KilonovaError):
 class RpcVersionCaps:
     """The version caps of this daemon's RPC clients.
 
-    If ``cells`` is None, because the daemon has no database, 'auto' sets no cap.
+    ``cells`` is None if the daemon has no database. Then the value 'auto' sets no cap.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, cells: CellDatabases | None = None) -> None:
@@ -60,7 +60,7 @@ class RpcVersionCaps:
         self._fresh: set[str] = set()
 
     def of(self, interface: str) -> str | Callable[[], str | None] | None:
-        """Return the version cap for a client of this interface (a name of ``rpc.versions``).
+        """Return the version cap for a client of this interface, whose name is one of ``rpc.versions``.
 
         The result is a fixed cap, a function that returns the cap, or None if there is no cap.
         """
@@ -93,7 +93,7 @@ class RpcVersionCaps:
                 who='the database', reason=f'the versions of {binary} services could not be read: {error}'
             ) from error
         found = versions.cap(interface, minimum)
-        # If the cells have no such service, do not keep the result: the next message looks up the versions again.
+        # If no cell has such a service, do not keep the result, so that the next message looks up the versions again.
         if minimum:
             LOG.info(
                 'Automatically selected %s RPC version %s from minimum service version %d',
@@ -127,8 +127,8 @@ def named(cells: CellDatabases, binary: str, below: int, silent_for: float | Non
     """Return a text with host, version and last report of the services of this kind with a version below ``below``.
 
     The text names at most MOST_NAMED services, and the number of the others. If ``silent_for`` is given, only services
-    count that have not reported for this number of seconds. The text is empty if no service counts, or if a database
-    does not answer. Runs two SQL statements for each cell.
+    that have not reported for this number of seconds are included. The text is empty if there is no such service, or if
+    a database does not answer. Runs two SQL statements for each cell.
     """
     found, total, buried = list[services.Outdated](), 0, cells.cell0()
     try:

@@ -73,7 +73,7 @@ def routed(conf: cfg.ConfigOpts, local: OsloTransport, cells: CellDatabases) -> 
 
 
 def checks(databases: Databases) -> dict[str, Ask]:
-    """Return checks that the API database and the main database answer. Each check reads the time of the database."""
+    """Return checks that the API database and the main database answer. Each check reads the database's clock."""
 
     def ask(database: Callable[[], engine.Database]) -> None:
         with database().read() as connection:

@@ -25,8 +25,8 @@ _SECTION = re.compile(r'^\[([^]]*)\]')
 def setup(argv: Sequence[str], prog: str = PROJECT, native: bool = False) -> None:
     """Set up eventlet or native threads for this process. An invalid choice ends the process.
 
-    ``native`` is true for a program that can't work with eventlet. Garbage collection is off until the daemon runs,
-    because most objects that are created until then belong to imported modules and are never freed.
+    ``native`` is True for a program that can't work with eventlet. The function also turns garbage collection off until
+    the daemon runs, because most objects that are created until then belong to imported modules and are never freed.
     """
     gc.disable()
     # The oslo libraries import eventlet in any case, and each import warns that it is deprecated.
@@ -46,7 +46,7 @@ def configured(files: Sequence[Path]) -> str | None:
         try:
             lines = path.read_text(errors='replace').splitlines()
         except OSError:
-            # oslo.config will report the error when it reads the file.
+            # Ignore the error here: oslo.config will report it when it reads the file.
             continue
         for line in lines:
             if header := _SECTION.match(line):
@@ -57,7 +57,7 @@ def configured(files: Sequence[Path]) -> str | None:
 
 
 def config_files(argv: Sequence[str], prog: str = PROJECT, places: Sequence[Path] | None = None) -> list[Path]:
-    """Return the files that oslo.config reads for these arguments: single files first, then those of directories."""
+    """Return the configuration files that oslo.config reads for these arguments, in the order of reading."""
     given, directories = list(_values(argv, '--config-file')), list(_values(argv, '--config-dir'))
     places = _places() if places is None else places
     names = (PROJECT,) if prog == PROJECT else (PROJECT, prog)

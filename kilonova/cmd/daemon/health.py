@@ -47,7 +47,7 @@ def addresses(conf: cfg.ConfigOpts, name: str) -> dict[str, sockets.Address]:
 
 
 class ServiceCheck:
-    """The check of one service that the daemon needs. While a check hangs, no second one is started."""
+    """The check of one service that the daemon needs. While a check hangs, it is not started a second time."""
 
     def __init__(self, name: str, ask: Ask) -> None:
         self.name, self._ask = name, ask

@@ -68,7 +68,7 @@ def placement(conf: cfg.ConfigOpts) -> PlacementClient:
 
 
 def limits(conf: cfg.ConfigOpts) -> Any:
-    """Return the client that reads limits from Keystone ([oslo_limit]), or None if [quota]driver uses other limits."""
+    """Return the client that reads limits from Keystone ([oslo_limit]), or None if [quota]driver does not use these."""
     if not conf.quota.driver.endswith('.UnifiedLimitsDriver'):
         return None
     # Import the module only here, because its library loads a large SDK that no other part needs.
@@ -104,7 +104,7 @@ def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
     """Return the client of [cinder], or None if the section has no credentials.
 
     None means that the cloud has no volume service. Raises ConfigFileValueError if ``[cinder]cross_az_attach`` is
-    False, because the operator would rely on a check that does not exist.
+    False, because this value asks for a check that Kilonova does not make.
     """
     if not conf.cinder.cross_az_attach:
         raise cfg.ConfigFileValueError(

@@ -32,7 +32,7 @@ from kilonova.timers import Timers
 
 LOG = logging.getLogger(__name__)
 
-# Numbers by which other threads wake the main thread. No signal has one of these numbers.
+# Numbers that other threads send to wake the main thread. No signal has one of these numbers.
 _FAILED, _STOPPED, _TOLD, _TOLD_AGAIN = 0xFE, 0xFF, 0xFC, 0xFB
 
 
@@ -55,7 +55,7 @@ class DaemonPart(Protocol):
         """Start to serve. Returns when the daemon serves."""
 
     def reload(self) -> None:
-        """Forget cached data of other services, so that it is read again. Called after SIGHUP."""
+        """Forget cached data about other services, so that it is read again. Called after SIGHUP."""
 
     def stop(self) -> None:
         """End running work and release all resources."""
@@ -93,7 +93,7 @@ def run(
         return _run(conf, name, build, listens)
     except (StartRefused, cfg.Error) as error:
         why = str(error)
-    # Log outside the except block, because inside it oslo.log would add the error to the line.
+    # Log outside the except block, because oslo.log adds the error to each line that is logged inside it.
     LOG.error('%s does not start: %s', f'kilonova-{name}', why)
     return 1
 

@@ -18,7 +18,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class SignalListener:
-    """A receiver of signals. Inside its ``with`` block these signals only send their number to the main thread.
+    """A receiver of signals. Inside its ``with`` block, a signal only sends its number to the main thread.
 
     The signal handlers do nothing, because a handler may interrupt any code.
     """

@@ -4,7 +4,8 @@
     sole.end()
 
 The process holds a lock on a file in the directory. The kernel releases the lock when the process ends for any reason.
-The file is never removed, because a third process could then lock another file of the same name.
+The file is never removed. Otherwise one process could lock the removed file, and another process a new file of the same
+name.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from kilonova.cmd.daemon.program import StartRefused
 class SoleUse:
     """The exclusive use of a directory, until ``end`` is called or the process ends.
 
-    ``who`` describes this process in the error message of another process that wants the directory. The constructor
-    raises StartRefused if another process uses the directory.
+    ``who`` is the text by which the error message of another process names this process. The constructor raises
+    StartRefused if another process uses the directory.
     """
 
     def __init__(self, directory: str, name: str, who: str) -> None:

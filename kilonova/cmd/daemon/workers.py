@@ -4,8 +4,8 @@
         return WorkerProcesses(conf, 'api', workers.count(conf, 'api'), {'api': ('0.0.0.0', 8774)}).run()
 
 A worker is a new process with the command line of this program, and KILONOVA_WORKER in its environment. It shares only
-the listening sockets with the parent. (A fork would inherit eventlet's hub and the connections to databases and the
-broker; SQLite even forbids to close inherited connections.)
+the listening sockets with the parent. A forked process would also inherit eventlet's hub and the connections to
+databases and the broker, and SQLite even forbids to close inherited connections.
 
 The parent and each worker are connected by a pair of sockets. By these sockets the worker reports that it serves, and
 the parent tells the worker to end. A worker whose parent has died ends as well. Signals can't be used for this, because
@@ -73,7 +73,7 @@ def title(name: str) -> str:
 
 
 class ParentChannel:
-    """The worker's end of the connection to its parent. ``serving()`` sends a message to the parent.
+    """The worker's end of the connection to its parent.
 
     ``ending(at_once)`` is called when the parent tells this process to end, or when the parent has died. A process that
     is not a worker has no parent, so ``ending`` is never called.
@@ -116,7 +116,7 @@ class Worker:
         self.due: float | None = None
 
     def died(self, now: float) -> float:
-        """Set the time at which a worker that died is started again, and return the seconds until that time."""
+        """Set the time at which this worker, which died, is started again. Return the seconds until that time."""
         self.deaths = 1 if now - self.began > LONGEST_PAUSE else self.deaths + 1
         pause = min(PAUSE * 2 ** (self.deaths - 1), LONGEST_PAUSE)
         self.process, self.serves, self.due = None, False, now + pause
@@ -127,7 +127,7 @@ class Worker:
         return found
 
     def ended_well(self) -> bool:
-        """Return whether the worker ended on request of the parent, and had no running work at its end."""
+        """Return whether the worker ended because the parent requested it, and had no running work at its end."""
         code = self.process.returncode if self.process is not None else None
         return code == 0 or (self.cut and code == -signal.SIGTERM)
 
@@ -207,7 +207,7 @@ class WorkerProcesses:
             notify.tell('READY=1')
 
     def _look(self) -> bool:
-        """Detect workers that died, and restart workers whose pause has passed.
+        """Detect workers that died, and restart workers whose pause after a death is over.
 
         Return False if a worker died before any worker ever served.
         """
@@ -245,7 +245,8 @@ class WorkerProcesses:
             with contextlib.suppress(OSError):
                 worker.channel.send(word)
             if not worker.serves:
-                # The worker may still import modules and not read its socket. It has no work, so terminate it.
+                # This worker does not serve yet. It may still import modules and not read its socket. It has no work,
+                # so terminate it.
                 worker.cut = True
                 worker.process.terminate()
 

@@ -92,7 +92,7 @@ def map_cell_and_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
 
 # -- changing and deleting ---------------------------------------------------------------------------------------------
 def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Change a cell. If no change is given, the cell gets the URLs of this configuration."""
+    """Change a cell. Without arguments for a change, the cell gets the URLs of this configuration."""
     from kilonova.db.queries import cell_changes, cells
     from kilonova.errors import CellMappingNotFound
 
@@ -131,7 +131,7 @@ def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def delete_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Remove a cell from the cloud. Its database stays.
+    """Remove a cell from the cloud. The cell's database is not deleted.
 
     Exit code 1: the cell does not exist. 2: the cell has hosts. 3: the cell has servers. 4: the cell has rows of
     deleted servers.
@@ -280,7 +280,7 @@ def verify_instance(cloud: Cloud, args: argparse.Namespace) -> int:
     return LOCATED_CODES[found.state]
 
 
-# The text that verify_instance prints, and its exit code, for each state that ``locate`` returns for a server.
+# {state that ``locate`` returns for a server: (text that verify_instance prints, its exit code)}
 LOCATED = {
     'here': 'Instance {uuid} is in cell: {cell} ({cell_uuid})',
     'unknown': 'Instance {uuid} is not mapped to a cell (upgrade is incomplete) or instance does not exist',

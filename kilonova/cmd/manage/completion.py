@@ -16,8 +16,8 @@ from kilonova.cmd.cli import COMMON, Command, Tree
 # Values that stand for the argument of an option that has no fixed choices: a path, or any text.
 _PATH, _ANYTHING = '<path>', '<anything>'
 _HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
-# Tables of the subcommands, options and option values of each command path, such as "kilonova-manage device list".
-# The command declare needs -g, because bash may read the completion file inside a function.
+# Three tables: the subcommands, the options and the option values of each command path, such as "kilonova-manage device
+# list". The tables are declared with -g, because bash may read the completion file inside a function.
 _TABLES = """declare -gA _kilonova_commands=(
 {commands})
 declare -gA _kilonova_options=(
@@ -70,7 +70,8 @@ def bash(programs: Mapping[str, Any]) -> str:
         for path, below, arguments in _walk(program, tree, COMMON):
             commands[path] = below
             flags = [(names, settings) for names, settings in arguments if names[0].startswith('-')]
-            # Of two spellings (--max-count, --max_count) only the first is offered, but both are understood.
+            # If an option has two spellings (--max-count, --max_count), only the first one is offered. The command
+            # accepts both.
             options[path] = [names[0] for names, _ in flags] + ['--help']
             values |= {
                 f'{path} {name}': _taken(settings)
@@ -93,14 +94,14 @@ def bash(programs: Mapping[str, Any]) -> str:
                 }
             ),
             _FUNCTION,
-            # Complete kn as well: the one-machine cloud has kilonova-manage under this short name.
+            # Complete the command kn as well, which is the short name of kilonova-manage in the one-machine cloud.
             f'complete -F _kilonova {" ".join(programs)} kn\n',
         ]
     )
 
 
 def _walk(path: str, node: Command | Tree, arguments: Any = ()) -> Iterator[tuple[str, list[str], Any]]:
-    """Yield (path, commands below it, its own arguments) for a node of the command tree and all nodes below it."""
+    """Yield a tuple (path, subcommands, arguments) for a node of the command tree and for all nodes below it."""
     if isinstance(node, Command):
         yield path, [], node.arguments
         return

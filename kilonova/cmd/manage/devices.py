@@ -181,7 +181,7 @@ def _cells(cloud: Cloud) -> list[Any]:
 
 
 def _busy(cloud: Cloud) -> dict[str, dict[str, Any]]:
-    """Return a dict from the uuid of a server to its operation in the API database."""
+    """Return a dict from a server's uuid to the server's operation in the API database."""
     from kilonova.db.queries import operations_shown
 
     with cloud.databases.api().read() as connection:
@@ -217,7 +217,10 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def _compared(cloud: Cloud, ask_hosts: bool) -> Any:
-    """Return the report of the audit. Raises Unanswered if Placement does not answer."""
+    """Return the report of the audit. Raises Unanswered if Placement does not answer.
+
+    ``ask_hosts`` says whether the hosts are called as well.
+    """
     from kilonova.cmd import options
     from kilonova.cmd.daemon import database_parts, parts
     from kilonova.conductor.audit.compare import Audit

@@ -26,7 +26,7 @@ COLUMNS = (
 # Maximum number of characters of a reason in a table.
 LONGEST = 160
 UNREADABLE = 'unreadable: it is neither run nor undone'
-# Advice for operators about a row that no conductor can read.
+# Advice for operators about an operation row that no conductor can read.
 REMEDY = (
     "Restore these columns from a backup, and it continues within five minutes; or run 'kilonova-manage "
     "operation forget {uuid}', then delete the server or set its state, and run 'kilonova-manage audit'"
@@ -34,15 +34,15 @@ REMEDY = (
 # Kinds of operations that belong to no server.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
-# Names in an operation's outputs that the conductor itself writes. All other names are those of steps.
+# Keys of an operation's outputs that the conductor itself writes. Each other key is the name of a step.
 OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 
 def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """List running operations, pending releases, and servers that wait to be started after their host went down.
 
-    A pending release cleans up on a host that was down, when the host is back. Each line shows the step, the conductor,
-    and why the operation last waited.
+    A pending release is an operation that cleans up on a host when the host is up again. Each line shows the
+    operation's step, its conductor, and why it waited the last time.
     """
     rows = [_told(row) for row in _rows(cloud, server=args.server)]
     if args.format == 'json':
@@ -66,7 +66,7 @@ def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Show one operation, or all operations of a server, with the last error.
+    """Show one operation, or all operations of a server, with the last error of each.
 
     Data for the conductor only (tokens, passwords) is left out. Exit code 1: the operation does not exist, and the
     server has none.
@@ -127,7 +127,7 @@ def _rows(cloud: Cloud, **which: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operation as a dict whose keys are COLUMNS."""
+    """Return an operation row as a dict for the output. Its keys are COLUMNS."""
     from kilonova.conductor.flows import FLOWS, hosts_of
 
     flow = FLOWS.get(row['kind'])

@@ -21,9 +21,9 @@ MOST = 1 << 20
 def periodic_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """List the periodic tasks of running daemons.
 
-    The list shows the seconds between two runs (-1: turned off), when the last run that ended began, and how many
-    seconds it took. The daemons are those whose ports are set in [health] of the configuration, or each --url. If a
-    daemon has several processes, one of them answers. Exit code 1: a daemon did not answer.
+    For each task, the list shows the seconds between two runs (-1: turned off), the start of the last completed run,
+    and the seconds that this run took. The daemons are those whose ports are set in [health] of the configuration, or
+    each --url. If a daemon has several processes, one of them answers. Exit code 1: a daemon did not answer.
     """
     urls = args.url or _configured(cloud)
     if not urls:
@@ -54,7 +54,7 @@ def _configured(cloud: Cloud) -> list[str]:
 
 
 def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
-    """Return the tasks of one daemon, as rows of COLUMNS.
+    """Return the periodic tasks of one daemon, each as a tuple of the values for COLUMNS.
 
     Raises OSError or HTTPException if the daemon does not answer, and ValueError if the response is not that of a
     Kilonova daemon.
@@ -64,7 +64,7 @@ def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
     where = urllib.parse.urlsplit(url)
     if where.scheme != 'http' or not where.hostname:
         raise ValueError(f'it is not http://HOST:PORT{health.PATH}')
-    # The daemon checks the services that it needs before it answers, which may take its whole timeout.
+    # Before the daemon answers, it checks the services that it needs. This may take the whole [health]timeout.
     connection = http.client.HTTPConnection(where.hostname, where.port or 80, timeout=timeout + 5)
     try:
         connection.request('GET', where.path or health.PATH)

@@ -1,4 +1,4 @@
-"""kilonova-manage scheduler: explain decisions, try requests without claiming, and count how many servers still fit."""
+"""kilonova-manage scheduler: explain decisions, try requests without a claim, and count how many servers still fit."""
 
 from __future__ import annotations
 
@@ -198,9 +198,9 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
 
 
 def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
-    """Return a text if the zone or host of ZONE:HOST does not exist, otherwise None.
+    """Return the reason if the zone or the host in the text ZONE:HOST does not exist, otherwise None.
 
-    The scheduler does not check this, because normally the API has refused such a request before.
+    The scheduler does not check this, because normally the API has already refused such a request.
     """
     from kilonova.db.queries import aggregates
 

@@ -30,7 +30,7 @@ def create_key(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def rotate_key(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Encrypt with the next key from now on, and add a further key to the file.
+    """Encrypt with the file's next key from now on, and add a new key to the file.
 
     Copy the new file to all hosts before the next rotation. The copies may arrive on the hosts in any order. Exit code
     1: there are no keys, or the file cannot be written.
