@@ -1,4 +1,4 @@
-"""Check console tokens in the databases of the cells and with the server's host.
+"""Check console tokens: read them from the databases of the cells, and ask the server's host about the address.
 
     access = authority.find(token)          # None if the token is unknown, expired or used
     authority.is_there(access)              # whether the server's console is still at the address of the token
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ConsoleHosts(Protocol):
-    """The method that ``Authority`` calls of the RPC client of compute services (``rpc.compute.Compute``)."""
+    """The method of the compute services' RPC client (``rpc.compute.Compute``) that ``Authority`` calls."""
 
     def validate_console_port(
         self, ctxt: RequestContext, *, server: str, instance: Instance, console_type: str, target: str
@@ -38,8 +38,8 @@ class ConsoleHosts(Protocol):
 class Access:
     """The console to which a token gives access.
 
-    ``host`` and ``port`` are the address at which the console listens. ``base_url`` is the URL of the proxy that users
-    get. ``seconds`` is the time for which the token was still valid when it was read.
+    ``host`` and ``port`` are the address at which the console listens. ``base_url`` is the proxy's URL, which users
+    get. ``seconds`` is the number of seconds for which the token was still valid when it was read.
     """
 
     token: str = field(repr=False)

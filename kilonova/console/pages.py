@@ -37,7 +37,8 @@ class Page(NamedTuple):
 class Pages:
     """The files of the directory ``root``, or no files if ``root`` is None.
 
-    Symbolic links in the directory are followed, so a user who may write to the directory can have any file served.
+    Symbolic links in the directory are followed. So a user who may write to the directory can publish any file of the
+    host that the proxy may read.
     """
 
     def __init__(self, root: str | None) -> None:

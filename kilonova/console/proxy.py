@@ -6,8 +6,8 @@
 
 One asyncio loop in a thread of its own serves all connections, with the library websockets. Databases and hosts are
 queried in other threads. For each connection the proxy first connects to the port of the guest's console. Then it asks
-the host whether this port still belongs to the server, and then it marks the token as used. In the reverse order,
-another guest could get the port between the question and the connection.
+the host whether this port still belongs to the server, and then it marks the token as used. If it asked before it
+connected, another guest could get the port in between.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MOST_TOKEN = 64
 # Maximum number of bytes that are read from a guest's console at once.
 BLOCK = 65536
 BINARY = Subprotocol('binary')
-# Keys are the URL schemes of consoles. Values are the schemes of the web pages that may open such a console.
+# {scheme of a console's URL: schemes of the web pages that may open such a console}
 SCHEMES = {'http': {'http'}, 'https': {'https'}, 'ws': {'http', 'https'}, 'wss': {'https'}}
 
 
@@ -79,7 +79,7 @@ class ProxyLimits:
 
 
 class ConsoleRefused(Exception):
-    """A connection must not open a console. The text is the reason for the log, and contains no token."""
+    """The connection must not open a console. The error's text is the reason for the log, and contains no token."""
 
 
 def token_of(target: str, cookies: Iterable[str] = ()) -> str | None:
@@ -243,7 +243,8 @@ class Proxy:
                 access, reader, writer = await self._open(connection)
         except (ConsoleRefused, KilonovaError, TimeoutError) as error:
             LOG.warning('A connection from %s is refused: %s', peer, str(error) or 'it took too long')
-            # The connection gets no close frame, because clients would show the frame's text as data of the guest.
+            # Close the connection without a websocket close frame, because clients would show the frame's text as data
+            # of the guest.
             connection.transport.close()
             return
         except Exception:
