@@ -7,8 +7,8 @@
 The module of a section has ``GROUP``, its name (None for [DEFAULT]), and ``OPTS``, its options. Kilonova has no global
 configuration: code that needs options gets ``conf`` as an argument.
 
-[DEFAULT] has more than 500 lines of options, too many for one file. ``base`` has those that all daemons share, and each
-``base_*`` those of one subject: ``base_api``, ``base_compute``, ``base_console``, ``base_expiry`` and so on.
+[DEFAULT] has too many options for one file. The module ``base`` has the options that all daemons share, and each module
+``base_*`` has the options of one subject: ``base_api``, ``base_compute``, ``base_console`` and so on.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def sections() -> tuple[ModuleType, ...]:
 
 
 def register(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """Register all sections in ``conf`` and return it."""
+    """Register the options of all sections in ``conf``, and return ``conf``."""
     for section in sections():
         conf.register_opts(section.OPTS, group=section.GROUP)
     return conf
 
 
 def new() -> cfg.ConfigOpts:
-    """Return a new configuration with all options, which is not parsed yet."""
+    """Return a new configuration with all options. No command line and no file has been parsed yet."""
     return register(cfg.ConfigOpts())
 
 

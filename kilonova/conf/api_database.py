@@ -15,5 +15,5 @@ _CONNECTION = cfg.StrOpt(
     'kilonova-manage; it must not be set on compute hosts.',
 )
 
-# The options of the pool have the same meaning as in [database], but values of their own.
+# The connection pool has the same options as in [database], but each section has its own values.
 OPTS = [_CONNECTION, *(option for option in database.OPTS if option.name != 'connection')]

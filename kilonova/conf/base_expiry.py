@@ -1,4 +1,4 @@
-"""The [DEFAULT] options of periods after which server states expire. Conductors read them."""
+"""The [DEFAULT] options for states that a server may have only for a limited time. Conductors read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The [compute] options: details of the work of one host."""
+"""The [compute] options: how a compute service works on its host."""
 
 from __future__ import annotations
 

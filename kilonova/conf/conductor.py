@@ -1,4 +1,4 @@
-"""The [conductor] options: how many flows run at the same time, and how soon abandoned flows are found."""
+"""The [conductor] options: how many operations run at the same time, and how soon abandoned ones are found."""
 
 from __future__ import annotations
 

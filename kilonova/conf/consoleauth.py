@@ -1,4 +1,4 @@
-"""The [consoleauth] options: console tokens."""
+"""The [consoleauth] options: the tokens by which users open consoles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The [filter_scheduler] options: the filters and weighers that choose among Placement's candidates."""
+"""The [filter_scheduler] options: the filters and weighers that choose among the hosts that Placement returns."""
 
 from __future__ import annotations
 

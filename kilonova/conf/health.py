@@ -1,4 +1,4 @@
-"""The [health] options: a port of each daemon that reports which services it can't reach."""
+"""The [health] options: the port on which each daemon reports which services it can't reach."""
 
 from __future__ import annotations
 

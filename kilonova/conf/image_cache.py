@@ -1,4 +1,4 @@
-"""The [image_cache] options: the directory of the images that the disks of a host's servers are based on."""
+"""The [image_cache] options: the directory with the base images of the servers' disks on a host."""
 
 from __future__ import annotations
 

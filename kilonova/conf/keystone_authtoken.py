@@ -1,7 +1,7 @@
 """The [keystone_authtoken] options: the account of the service.
 
-The image client uses it as well if [glance] names none. In the API, keystonemiddleware reads the other options of the
-section.
+The image client uses this account as well if [glance] names no account. In the API, keystonemiddleware reads the other
+options of the section.
 """
 
 from __future__ import annotations

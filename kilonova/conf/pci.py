@@ -1,4 +1,4 @@
-"""The [pci] options: the devices that a host gives to servers, and the aliases by which flavors request them."""
+"""The [pci] options: the devices that a host gives to servers, and the aliases by which flavors request devices."""
 
 from __future__ import annotations
 

@@ -17,6 +17,6 @@ cfg.set_defaults(
     OPTS,
     service_type='placement',
     valid_interfaces=['internal', 'public'],
-    # keystoneauth1 has no time limit by default. With a limit, a Placement that hangs counts as not answering.
+    # keystoneauth1 has no time limit by default. With a limit, Placement counts as not answering if it hangs.
     timeout=30,
 )

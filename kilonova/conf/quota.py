@@ -13,7 +13,7 @@ def _limit(name: str, default: int, what: str) -> cfg.IntOpt:
     return cfg.IntOpt(name, default=default, min=-1, deprecated_opts=was(f'quota_{name}'), help=f'{what} -1: no limit.')
 
 
-# The name of each driver is accepted with the prefix of Nova and with that of Kilonova.
+# The name of each driver is accepted with Nova's prefix and with Kilonova's.
 DRIVERS = tuple(
     f'{prefix}.quota.{name}'
     for prefix in ('nova', 'kilonova')
