@@ -1,4 +1,4 @@
-"""Run the daemons with eventlet's green threads or with native threads. No other file imports eventlet.
+"""Run the daemons with eventlet's green threads or with native threads. Only this file imports eventlet.
 
 Each command calls ``setup`` once, before it imports anything else (see ``cmd``). After that all code uses the standard
 modules ``threading``, ``queue``, ``time`` and ``socket``. Under eventlet these modules are patched, and their threads
@@ -47,9 +47,9 @@ def choose(configured: str | None = None) -> str:
 def import_eventlet() -> Any:
     """Import eventlet and return the module, without its deprecation warning.
 
-    Call this in the main thread before other threads run. This also holds for native threads, because oslo libraries
-    import eventlet in any case. Eventlet regards the thread that imports it as the main thread. If this is another
-    thread, a process that waits for its threads does not end.
+    Call this in the main thread before other threads run, even if the process uses native threads: oslo libraries
+    import eventlet in any case. Eventlet regards the thread that imports it as the main thread. If another thread
+    imports it, a process that waits for its threads never ends.
     """
     # Disable eventlet's own DNS resolver, which does not see changes of /etc/hosts and takes long to import.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
@@ -126,15 +126,15 @@ class Mailbox:
     def put(self, thing: Any) -> None:
         """Add an object. Any thread may call this, and the call never blocks."""
         self._waiting.append(thing)
-        # If the socket is full, the byte is not needed: the bytes in the socket already wake the reader.
+        # Ignore the error if the socket is full, because the bytes that it already has wake the reader.
         with contextlib.suppress(BlockingIOError):
             self._bell.send(b'\0')
 
     def take(self) -> list[Any]:
         """Wait until an object arrives, then remove and return all objects that are in the queue.
 
-        The list can be empty, because the previous call may have returned an object whose wake-up arrives only now.
-        Only one (green) thread may call this method.
+        The list can be empty: ``put`` sends a byte for each object, and the previous call may have returned an object
+        before its byte arrived. Only one (green) thread may call this method.
         """
         self._reader.recv(4096)
         found = []
@@ -163,14 +163,15 @@ def pool(size: int, name: str = 'worker') -> concurrent.futures.ThreadPoolExecut
 
 
 def plain(sock: socket.socket) -> socket.socket:
-    """Return the operating system's socket that a green socket wraps, for code that never waits on the socket."""
+    """Return the operating system's socket inside a green socket, for code that never waits for the socket."""
     return getattr(sock, 'fd', sock) if _backend == 'eventlet' else sock
 
 
 class Epoll:
     """A set of sockets on which one (green) thread waits.
 
-    Under eventlet the hub watches only the descriptor of the epoll object, however many sockets it contains.
+    Under eventlet, the hub (its event loop) watches only the descriptor of the epoll object, whatever the number of its
+    sockets.
     """
 
     def __init__(self) -> None:

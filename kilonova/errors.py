@@ -29,7 +29,7 @@ def without_paths(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text cut to at most ``most`` characters.
+    """Return the text, cut off after at most ``most`` characters.
 
     If the text is cut, the result ends with '…', after a whole word if possible.
 
@@ -188,7 +188,7 @@ class ConsoleTypeInvalid(Invalid):
 
 
 class ConsoleTypeUnavailable(Invalid):
-    """The console type exists, but it is not available here."""
+    """The console type exists, but this guest or its host does not offer it."""
 
     msg_fmt = 'Unavailable console type %(console_type)s.'
 
@@ -378,8 +378,8 @@ class DevicesFailed(HostRejected):
     """The hypervisor could not start a guest because of its devices. An alternate host may take the server.
 
     ``addresses`` are the PCI addresses, or the uuids of mediated devices, that failed. ``reason`` is the text that the
-    hypervisor reported. A message between daemons carries only the text of the error, so at the receiver ``addresses``
-    is empty and ``reason`` is ''.
+    hypervisor reported. A message between daemons contains only the text of the error. So after the error was sent to
+    another daemon, ``addresses`` is empty and ``reason`` is ''.
     """
 
     msg_fmt = 'Device(s) %(devices)s cannot be used: %(reason)s'
@@ -427,7 +427,7 @@ class Unanswered(KilonovaError):
 
 
 class Unsent(Unanswered):
-    """This process could not send a message. The error says nothing about the state of the receiver."""
+    """This process could not send a message. It is not known whether the receiver is running."""
 
 
 class HostIsBeingRemoved(Unanswered):
@@ -445,14 +445,14 @@ class HostIsBeingRemoved(Unanswered):
 class KeyGone(KilonovaError):
     """The operation is no longer at the step and attempt for which a conductor called the host.
 
-    The host must undo the work of this step, without reporting an error.
+    The host must undo its work for this step, and must not report an error.
     """
 
     msg_fmt = 'Operation step %(key)s is no longer current'
 
 
 class ClaimConflict(Conflict):
-    """A claim failed, because a device does not have the expected status. Another server may have the device."""
+    """A claim failed because a device does not have the expected status. Another server may have the device."""
 
     msg_fmt = 'Devices are not free: %(devices)s'
 

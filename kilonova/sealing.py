@@ -25,7 +25,8 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from kilonova import errors
 
 OPTION = '[secrets]key_file'
-# A rotated key file has three keys: the one that encrypts, the next one, and the previous one (for older rows).
+# A rotated key file has three keys: the key that encrypts, the next key, and the previous key, which can still decrypt
+# older rows.
 KEPT = 3
 _HEADER = (
     '# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'
@@ -88,7 +89,7 @@ class SealingKeys:
     def open(self, sealed: str, uuid: str) -> ServerSecrets:
         """Return the secrets that were sealed for the server ``uuid``.
 
-        Raises NotOpened if no key fits, if the text is damaged, or if it was sealed for another server.
+        Raises NotOpened if no key fits, if the text is damaged, or if the text was sealed for another server.
         """
         try:
             content = json.loads(self._fernet.decrypt(sealed.encode()))
@@ -132,7 +133,8 @@ def create_file(path: str) -> bool:
     """
     aside = _write_aside(path, [_new_key(), _new_key()])
     try:
-        # Unlike a rename, a link never replaces a file that another process has created meanwhile.
+        # Create the file by a link. Unlike a rename, a link never replaces a file that another process has created
+        # meanwhile.
         os.link(aside, path)
     except FileExistsError:
         return False
@@ -144,8 +146,8 @@ def create_file(path: str) -> bool:
 def rotate_file(path: str) -> int:
     """Rotate the keys of a file and return how many keys it has now.
 
-    The last key becomes the first one, which encrypts. A new key is added as the last one. Only the previous first key
-    is kept besides these two. Owner and mode of the file are kept. Raises NoKeys if the file can't be used.
+    The last key becomes the first one, which encrypts. A new key is added as the last one. Of the other keys, only the
+    previous first key is kept. Owner and mode of the file are kept. Raises NoKeys if the file can't be used.
     """
     path = os.path.realpath(path)
     SealingKeys.read(path)

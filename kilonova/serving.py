@@ -4,11 +4,11 @@
     server.start()
     server.stop(timeout=10.0)
 
-A connection occupies none of the ``threads`` while its request arrives or its response is sent. One epoll loop in a
-thread of its own reads and writes for all connections, under both concurrency backends. Each phase of a connection has
-a deadline that counts from the beginning of the phase, so a client gains nothing by sending a byte now and then. If
-there are too many connections, or too many bytes in memory, the connections that have been waiting for their client the
-longest are closed. h11 parses the bytes. It refuses ambiguous requests, which a proxy could understand differently.
+A connection uses none of the ``threads`` while its request arrives or its response is sent. One epoll loop in a thread
+of its own reads and writes for all connections, under both concurrency backends. Each phase of a connection has a
+deadline that counts from the beginning of the phase, so a client gains nothing by sending a byte now and then. If there
+are too many connections, or too many bytes in memory, the server closes the connections that have waited for their
+client the longest. h11 parses the bytes. It refuses ambiguous requests, which a proxy could understand differently.
 """
 
 from __future__ import annotations
@@ -42,23 +42,25 @@ Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
 # Maximum number of open connections. It is lower if the process may not open so many files.
 CONNECTIONS = 2560
-# This number of the process's open files is not used for connections.
+# Number of open files that the process keeps for other purposes than connections.
 RESERVED = 256
 # At least this number of connections is allowed, even if the process may open only few files.
 FEWEST = 64
-# If there are too many connections, a twentieth of them is closed together, because selecting them takes time.
+# If there are too many connections, the server closes a twentieth of them at once, because it takes time to select the
+# connections to close.
 SHARE = 20
 # Maximum bytes of a request's target, of its headers, and of its body (unless the server sets another limit).
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
-# Maximum bytes of all large unfinished requests together.
+# Maximum number of bytes of all large unfinished requests together (see SMALL).
 MOST_IN = 8 << 20
-# Maximum bytes of all large unsent responses together.
+# Maximum number of bytes of all large unsent responses together (see SMALL).
 MOST_OUT = 64 << 20
-# A request or response of at most this number of bytes is small, and does not count for the two maxima.
+# A request or response of at most this number of bytes is small, and does not count for MOST_IN and MOST_OUT.
 SMALL = 16384
 # After this number of iterations of the loop without a complete request, the loop begins to pause.
 FRUITLESS = 8
-# The length of a pause in seconds. It lets single bytes from slow clients collect, so that fewer reads are needed.
+# The length of a pause in seconds. During the pause, further bytes from slow clients arrive, so that fewer reads are
+# needed.
 PAUSE = 0.005
 # Maximum number of bytes that one call reads from a socket.
 BLOCK = 65536
@@ -97,7 +99,7 @@ SECONDS = {
 
 
 class ClientGone(Exception):
-    """The client has closed the connection. Nothing can be sent to it any more."""
+    """The client has closed the connection. No response can be sent to the client any more."""
 
 
 class BadRequest(Exception):
@@ -223,7 +225,7 @@ class ClientConnection:
         return None
 
     def _cut(self, length: int) -> Request:
-        """Return a request without its body, which is too long.
+        """Return a request without its body, because the body is too long. ``length`` is the length of the body.
 
         The body is not read. The application refuses the request by its length, and the connection is closed
         afterwards.
@@ -281,7 +283,7 @@ class ClientConnection:
         return True
 
     def rest(self) -> None:
-        """Close this end of the connection, and then discard for a moment what the client still sends.
+        """Close this end of the connection, then read and discard the bytes that the client still sends for a moment.
 
         If the socket were closed at once, the client could lose the response.
         """
@@ -377,7 +379,7 @@ class WsgiServer:
             channel.sock.close()
 
     def check_held(self, channel: ClientConnection) -> None:
-        """Close the large connections that have waited the longest, if all large ones together hold too much memory.
+        """Close the large connections that have waited the longest, if all large ones together use too much memory.
 
         Do nothing if this connection is not large. A large connection holds more than SMALL bytes. There is one maximum
         for connections with an unfinished request, and one for connections with an unsent response.
@@ -450,7 +452,7 @@ class WsgiServer:
 
     def _environ(self, channel: ClientConnection, request: Request) -> Environ:
         target = request.head.target.decode('latin-1')
-        # A request may name a whole URL, as requests to proxies do. Then remove the scheme and host.
+        # A request may name a whole URL, as requests to proxies do. In this case, remove the scheme and the host.
         path, _, query = (target if target.startswith('/') else _relative(target)).partition('?')
         host, port = self._sock_name
         environ: Environ = {
@@ -581,7 +583,7 @@ class _ServerLoop:
             self._epoll.modify(channel.sock.fileno(), what | EPOLLONESHOT)
 
     def _serve(self, channel: ClientConnection) -> None:
-        """Read from a channel's socket, or send its response. Only the loop's thread calls this."""
+        """Read from a connection's socket, or send its response. Only the loop's thread calls this."""
         try:
             if channel.state is State.ANSWER:
                 self._send(channel)
@@ -618,7 +620,7 @@ class _ServerLoop:
             self._send(item[0])
 
     def _send(self, channel: ClientConnection) -> None:
-        """Send as much of the response as possible in the calling thread. The loop's thread sends the rest."""
+        """Send as much of the response as the socket accepts now. The loop's thread sends the rest later."""
         try:
             if not channel.send():
                 self._wait(channel, EPOLLOUT)

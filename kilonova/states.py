@@ -92,7 +92,8 @@ POWER_WORDS = {
 
 _V, _T = VmState, TaskState
 ANY: frozenset[str | None] = frozenset(['*'])
-# NEW is used for events that create the server: the server has no states before them.
+# NEW is used as the allowed states of events that create the server, because the server has no states before such an
+# event.
 NEW: frozenset[str | None] = frozenset()
 IDLE = frozenset([None])
 # In these vm states, metadata and tags of a server may be changed, whatever its task state is.
@@ -235,7 +236,7 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     # An evacuation is allowed in any task state except deletes: the host is down, so other operations are cancelled.
     'evacuate.start': _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
-    # Task state None is allowed, because an operation that ended in the meantime may have set it.
+    # Task state None is allowed, because an operation that ended in the meantime may have set the task state to None.
     'evacuate.begin': _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
     'rebuild.start': _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
     # After this event the server's disks are discarded.
@@ -253,7 +254,8 @@ TRANSITIONS: dict[str, Rule] = {
     'shelve.stopped': _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
     'shelve.failed': _rule(ANY, SHELVING, None, None, 'shelve'),
     'shelve_offload.start': _rule(_V.SHELVED, IDLE, None, _T.SHELVING_OFFLOADING, 'shelve_offload'),
-    # Task state None is allowed: after a reset of the state, the offload still ends with SHELVED_OFFLOADED.
+    # Task state None is allowed, so that the offload ends with SHELVED_OFFLOADED even if an administrator reset the
+    # state meanwhile.
     'shelve_offload.done': _rule(
         (_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None), _V.SHELVED_OFFLOADED, None, 'shelve_offload'
     ),
@@ -265,7 +267,8 @@ TRANSITIONS: dict[str, Rule] = {
     'unshelve.start': _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
     'unshelve.claim': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
     'unshelve.done': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
-    # Task state None is allowed: after a reset of the state, a failed unshelve still ends with SHELVED_OFFLOADED.
+    # Task state None is allowed, so that a failed unshelve ends with SHELVED_OFFLOADED even if an administrator reset
+    # the state meanwhile.
     'unshelve.failed': _rule(
         (_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED, None, 'unshelve'
     ),
@@ -341,8 +344,8 @@ def status(vm_state: str | None, task_state: str | None) -> str:
 def from_status(wanted: str) -> list[tuple[str, set[str] | None]]:
     """Return the pairs (vm state, task states) that the API shows as REST status ``wanted``.
 
-    If the second element is None, the status applies to all task states of this vm state that have no status of their
-    own. The list is empty if the status is unknown.
+    If the task states are None, all task states of this vm state are shown with this status, except task states with a
+    status of their own. The list is empty if the status is unknown.
     """
     wanted = wanted.upper()
     found: list[tuple[str, set[str] | None]] = [(vm, None) for vm, name in _STATUS_DEFAULT.items() if name == wanted]

@@ -1,4 +1,4 @@
-"""Read JSON texts of rows, which a restore or an operator's script may have cut or written in another form.
+"""Read JSON texts of database rows. A restore or an operator's script may have cut such a text or changed its form.
 
     stats = texts.read('stats of node gpu1', row['stats'], texts.mapping, {})
     values, why = texts.split(row, ('args', 'outputs'))     # {'args': {…}, 'outputs': {}}, 'outputs (ValueError: …)'
@@ -18,7 +18,7 @@ from oslo_versionedobjects import exception as ovo_exception
 LOG = logging.getLogger(__name__)
 ValueT = TypeVar('ValueT')
 
-# Errors that readers raise for a text that is not JSON, or is JSON of another form.
+# Errors that functions raise when they read a text that is not JSON, or that is JSON of an unexpected form.
 BROKEN = (ValueError, LookupError, TypeError, AttributeError, ovo_exception.VersionedObjectsException)
 
 

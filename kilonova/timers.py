@@ -1,4 +1,4 @@
-"""Periodic tasks of a daemon. Each task has its own thread, so that a slow task delays no other.
+"""Periodic tasks of a daemon. Each task has its own thread, so that a slow task does not delay the others.
 
 Example::
 
@@ -29,8 +29,8 @@ class Told(TypedDict):
     """A report about one periodic task.
 
     ``spacing`` is the number of seconds between two runs, or -1 if an option turned the task off. ``last_run`` is the
-    start of the last completed run (ISO 8601, UTC), ``took`` its duration in seconds, and ``result`` 'ok' or the name
-    of its error class. These three are None if no run has completed yet.
+    start of the last completed run (ISO 8601, UTC), ``took`` is its duration in seconds, and ``result`` is 'ok' or the
+    name of its error class. These three fields are None if no run has completed yet.
     """
 
     name: str
