@@ -25,8 +25,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from kilonova import errors
 
 OPTION = '[secrets]key_file'
-# A rotated key file has three keys: the key that encrypts, the next key, and the previous key, which can still decrypt
-# older rows.
+# A rotated key file has three keys: the key that encrypts, the next key, and the previous key, for older rows.
 KEPT = 3
 _HEADER = (
     '# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'
@@ -101,7 +100,7 @@ class SealingKeys:
         return ServerSecrets(content['admin_password'], [(where, text) for where, text in content['files']])
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
+# --- reading and writing the key file --------------------------------------------------------------------------------
 def read_file(path: str) -> list[str]:
     """Return the keys of a file as a list of texts, without checking them.
 
@@ -133,8 +132,8 @@ def create_file(path: str) -> bool:
     """
     aside = _write_aside(path, [_new_key(), _new_key()])
     try:
-        # Create the file by a link. Unlike a rename, a link never replaces a file that another process has created
-        # meanwhile.
+        # Create the file by a link.
+        # Unlike a rename, a link never replaces a file that another process has created meanwhile.
         os.link(aside, path)
     except FileExistsError:
         return False

@@ -46,8 +46,7 @@ CONNECTIONS = 2560
 RESERVED = 256
 # At least this number of connections is allowed, even if the process may open only few files.
 FEWEST = 64
-# If there are too many connections, the server closes a twentieth of them at once, because it takes time to select the
-# connections to close.
+# If there are too many connections, the server closes a twentieth of them together, because selecting takes time.
 SHARE = 20
 # Maximum bytes of a request's target, of its headers, and of its body (unless the server sets another limit).
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
@@ -59,8 +58,8 @@ MOST_OUT = 64 << 20
 SMALL = 16384
 # After this number of iterations of the loop without a complete request, the loop begins to pause.
 FRUITLESS = 8
-# The length of a pause in seconds. During the pause, further bytes from slow clients arrive, so that fewer reads are
-# needed.
+# The length of a pause in seconds.
+# During the pause, further bytes from slow clients arrive, so that fewer reads are needed.
 PAUSE = 0.005
 # Maximum number of bytes that one call reads from a socket.
 BLOCK = 65536
@@ -150,7 +149,7 @@ class ClientConnection:
         """The number of bytes that this connection holds in memory."""
         return self.arrived + len(self.out)
 
-    # -- requests ------------------------------------------------------------------------------------------------------
+    # -- parsing of received bytes -------------------------------------------------------------------------------------
     def feed(self, data: bytes) -> Request | None:
         """Parse received bytes and return the request if it is complete now, else None.
 
@@ -235,7 +234,7 @@ class ClientConnection:
         self.closing = True
         return Request(self._head, b'', length)
 
-    # -- answers -------------------------------------------------------------------------------------------------------
+    # -- sending of responses ------------------------------------------------------------------------------------------
     def answer(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         """Put a complete response into the output buffer ``out``."""
         given = [(name.encode('latin-1'), value.encode('latin-1')) for name, value in headers]
@@ -359,7 +358,7 @@ class WsgiServer:
             time.sleep(0.01)
         self._loop.end()
 
-    # -- connections ---------------------------------------------------------------------------------------------------
+    # -- the server's open connections ---------------------------------------------------------------------------------
     def opened(self, sock: socket.socket, address: tuple[Any, ...] | str) -> ClientConnection:
         """Register a new connection and return its ClientConnection.
 
@@ -424,7 +423,7 @@ class WsgiServer:
         now = time.monotonic()
         return [each for each in list(self.channels.values()) if each.deadline < now]
 
-    # -- requests ------------------------------------------------------------------------------------------------------
+    # -- calls of the application --------------------------------------------------------------------------------------
     def work(self, channel: ClientConnection, request: Request) -> None:
         """Call the application for a request, and put its response into the output buffer of the connection.
 

@@ -92,8 +92,7 @@ POWER_WORDS = {
 
 _V, _T = VmState, TaskState
 ANY: frozenset[str | None] = frozenset(['*'])
-# NEW is used as the allowed states of events that create the server, because the server has no states before such an
-# event.
+# The allowed states of an event that creates the server, which has no states before the event.
 NEW: frozenset[str | None] = frozenset()
 IDLE = frozenset([None])
 # In these vm states, metadata and tags of a server may be changed, whatever its task state is.
@@ -254,8 +253,7 @@ TRANSITIONS: dict[str, Rule] = {
     'shelve.stopped': _rule((_V.PAUSED, _V.SUSPENDED), SHELVING, _V.STOPPED, _T.SHELVING, 'shelve'),
     'shelve.failed': _rule(ANY, SHELVING, None, None, 'shelve'),
     'shelve_offload.start': _rule(_V.SHELVED, IDLE, None, _T.SHELVING_OFFLOADING, 'shelve_offload'),
-    # Task state None is allowed, so that the offload ends with SHELVED_OFFLOADED even if an administrator reset the
-    # state meanwhile.
+    # Task state None is allowed, so that the offload ends with SHELVED_OFFLOADED even after a reset of the state.
     'shelve_offload.done': _rule(
         (_V.SHELVED, _V.ACTIVE, _V.ERROR), (_T.SHELVING_OFFLOADING, None), _V.SHELVED_OFFLOADED, None, 'shelve_offload'
     ),
@@ -267,8 +265,7 @@ TRANSITIONS: dict[str, Rule] = {
     'unshelve.start': _rule(_V.SHELVED_OFFLOADED, IDLE, None, _T.UNSHELVING, 'unshelve'),
     'unshelve.claim': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, None, _T.SPAWNING, 'unshelve'),
     'unshelve.done': _rule(_V.SHELVED_OFFLOADED, UNSHELVING, _V.ACTIVE, None, 'unshelve'),
-    # Task state None is allowed, so that a failed unshelve ends with SHELVED_OFFLOADED even if an administrator reset
-    # the state meanwhile.
+    # Task state None is allowed, so that a failed unshelve ends with SHELVED_OFFLOADED even after a reset of the state.
     'unshelve.failed': _rule(
         (_V.SHELVED_OFFLOADED, _V.ACTIVE, _V.ERROR), (*UNSHELVING, None), _V.SHELVED_OFFLOADED, None, 'unshelve'
     ),

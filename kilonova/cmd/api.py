@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kilonova.rpc.notify import Notifications
     from kilonova.rpc.routing import RoutedTransport
 
-# At the shutdown, running requests get this number of seconds to finish. No API request takes longer, because
-# conductors do the long work.
+# At the shutdown, running requests get this number of seconds to finish.
+# No API request takes longer, because conductors do the long work.
 REQUEST_TIME = 10.0
 
 

@@ -147,8 +147,9 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The program that reads the output has ended, as in 'kilonova-manage device list | head'. Replace standard
-        # output by /dev/null. Otherwise Python would report an error at its end, because it can't write the rest.
+        # The program that reads the output has ended, as in 'kilonova-manage device list | head'.
+        # Replace standard output by /dev/null.
+        # Otherwise Python would report an error at its end, because it can't write the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
 

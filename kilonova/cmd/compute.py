@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# Running steps may finish within this share of the shutdown time. After it, calls that are not answered are not
-# retried.
+# Running steps may finish within this share of the shutdown time.
+# After this time, calls without an answer are not retried.
 ORDERS_SHARE = 0.8
 
 

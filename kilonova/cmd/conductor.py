@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kilonova.db.queries.cells import CellDatabases
     from kilonova.rpc.routing import RoutedTransport
 
-# Running steps may finish within this share of the shutdown time. Steps that take longer are continued by another
-# conductor.
+# Running steps may finish within this share of the shutdown time.
+# Steps that take longer are continued by another conductor.
 FLOWS_SHARE = 0.8
 
 

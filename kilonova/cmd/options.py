@@ -88,8 +88,8 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     """
     LOG.info('Caught SIGHUP, reading the configuration again')
     try:
-        # Parse the files into a copy first. Otherwise a wrong value would be applied, and would raise an error each
-        # time it is read.
+        # Parse the files into a copy first.
+        # Otherwise a wrong value would be applied, and would raise an error each time it is read.
         parse(
             [
                 argument
@@ -102,8 +102,7 @@ def reload(conf: cfg.ConfigOpts) -> bool:
         conf.mutate_config_files()
         setup_logging(conf)
     except (Exception, SystemExit):
-        # Catch SystemExit as well: oslo.config raises it for a wrong value of an option that is also on the command
-        # line.
+        # Catch SystemExit, which oslo.config raises for a wrong value of an option that is on the command line, too.
         LOG.exception('The configuration could not be read again: all options keep their values')
         return False
     return True

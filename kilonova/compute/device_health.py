@@ -188,7 +188,7 @@ class DeviceHealth:
             with self._lock:
                 self._cleaning.discard(device.address)
 
-    # -- health --------------------------------------------------------------------------------------------------------
+    # -- checks of the devices' health ---------------------------------------------------------------------------------
     def why_unhealthy(self, device: PciDevice) -> str | None:
         """Run ``[devices]health_check`` for a device. Return the reason if it fails.
 

@@ -46,19 +46,19 @@ class DeviceInventory:
         self, host: ComputeHost, placement: PlacementClient | None, ctxt: Callable[[], RequestContext]
     ) -> None:
         self._host, self._placement, self._ctxt = host, placement, ctxt
-        # This lock is held from the moment when the reserved amounts are read from Placement until they are changed. A
-        # thread that needs both this lock and ``Tracker.writing`` must take this lock first.
+        # This lock is held from the moment when the reserved amounts are read from Placement until they are changed.
+        # A thread that needs both this lock and ``Tracker.writing`` must take this lock first.
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
-        # ``leave(addresses)`` is called for devices that are about to be freed. It returns {address: {reason not to
-        # offer the device: text}}.
+        # ``leave(addresses)`` is called for devices that are about to be freed.
+        # It returns {address: {reason not to offer the device: text}}.
         self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property
     def _record(self) -> objects.ComputeNode:
         return self._host.tracker.node
 
-    # -- rows ----------------------------------------------------------------------------------------------------------
+    # -- writing devices to the database -------------------------------------------------------------------------------
     def save(self, ctxt: RequestContext, devices: NodeDevices) -> None:
         """Set the host's devices in the tracker, and write the changes to the devices' rows in the database.
 
@@ -91,7 +91,7 @@ class DeviceInventory:
             tracker.published = usage
         return usage
 
-    # -- Placement -----------------------------------------------------------------------------------------------------
+    # -- writing devices to Placement ----------------------------------------------------------------------------------
     def report(
         self, ctxt: RequestContext, inventory: dict[str, dict[str, Any]], refresh: bool
     ) -> tuple[dict[str, str], NodeUsage]:
@@ -175,7 +175,7 @@ class DeviceInventory:
         """Return a dict from name to the resource provider that represents devices of this host in Placement."""
         return self._host.tracker.host_devices.providers(self._record.hypervisor_hostname, leaving)
 
-    # -- devices that are not offered ----------------------------------------------------------------------------------
+    # -- devices that are not offered to servers -----------------------------------------------------------------------
     def set_device_disabled(self, ctxt: RequestContext, address: str, reason: str | None) -> list[dict[str, Any]]:
         """Disable a device and the devices whose parent it is, or enable them if ``reason`` is None.
 

@@ -33,8 +33,8 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 _GONE = 'its host no longer has it'
-# Maximum number of times that the waiting time is doubled. It only keeps 2 ** n small: ``[devices]failed_rest_max``
-# limits the waiting time much earlier.
+# Maximum number of times that the waiting time is doubled.
+# It only keeps 2 ** n small: ``[devices]failed_rest_max`` limits the waiting time much earlier.
 _MOST_DOUBLINGS = 40
 
 

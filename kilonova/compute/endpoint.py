@@ -33,8 +33,8 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Errors that do not mean that this host failed. After one of them the conductor ends the operation, tries another host,
-# or sends the call again.
+# Errors that do not mean that this host failed.
+# After one of them the conductor ends the operation, tries another host, or sends the call again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
@@ -95,8 +95,8 @@ def query_method(declared: Callable[..., object]) -> Callable[[_Act], _Act]:
 class Endpoint:
     """The RPC endpoint of this host, with one attribute for each method that ``rpc.compute`` declares.
 
-    A method is implemented by the marked function of one of the ``modules``, or by a callable ``method(ctxt, …)`` of
-    the declared name in ``own``.
+    Each method is implemented by a function of one of the ``modules`` that is marked with ``operation_method`` or
+    ``query_method``, or by one of the callables ``own``, which has the method's name and is called as ``own(ctxt, …)``.
     """
 
     def __init__(

@@ -32,12 +32,12 @@ KEPT = {
     VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
     VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
 }
-# vm_states of servers whose guest must be off. It may still run, for example if its host was down when the server was
-# soft-deleted.
+# vm_states of servers whose guest must be off.
+# It may still run, for example if its host was down when the server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
-# Seconds that the start of this service spends on guests that fail to start. After that, conductors start the remaining
-# guests later.
+# Seconds that the start of this service spends on guests that fail to start.
+# After that, conductors start the remaining guests later.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
@@ -168,7 +168,7 @@ class HostGuests:
     def _states(self) -> dict[str, int]:
         return {domain['uuid']: domain['state'] for domain in self._host.driver.guests.describe()}
 
-    # -- one server ----------------------------------------------------------------------------------------------------
+    # -- comparison of one server with its guest -----------------------------------------------------------------------
     def _restore(self, ctxt: RequestContext, seen: objects.Instance) -> str | None:
         """Start the guest of a server that is to run, or mark the server as off.
 
@@ -242,8 +242,7 @@ class HostGuests:
         host = self._host
         with host.locks.hold(uuid):
             if uuid in host.interrupted or uuid in records.busy(ctxt, host.name):
-                # Skip this server: its guest may have to be started by ``look_again``, or the server may have to be
-                # deleted.
+                # Skip this server: ``look_again`` may have to start its guest, or the server may have to be deleted.
                 return False
             fresh = records.instance(ctxt, uuid)
             if fresh is None or fresh.host != host.name:

@@ -34,13 +34,12 @@ LOG = logging.getLogger(__name__)
 
 # Prefix of disabled reasons that this service wrote, not an administrator.
 AUTO = 'AUTO: '
-# Seconds to wait after a message about a guest before the guest is checked, so that several messages about one change
-# lead to one check.
+# Seconds from a message about a guest to the guest's check, so that several messages about a change lead to one check.
 SETTLE = 0.2
 # Seconds between two checks whether the step that this host runs for the guest's server has ended.
 ORDER_LOOK = 0.5
-# Seconds between two checks whether the server's operation has ended. After the last check, only the periodic
-# comparison of all guests is made.
+# Seconds between two checks whether the server's operation has ended.
+# After the last check, only the periodic comparison of all guests is made.
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 
@@ -83,7 +82,7 @@ class Hypervisor:
         self._reason: str | None = None
         self._started = self._changed = self._missed = self._telling = False
 
-    # -- called by the driver ------------------------------------------------------------------------------------------
+    # -- methods that the driver calls ---------------------------------------------------------------------------------
     def guest_changed(self, uuid: str) -> None:
         """Schedule a comparison of a changed guest with its server's row."""
         look = _PendingCheck(self._host.clock() + SETTLE, 0, self._host.locks.is_held(uuid))
@@ -105,7 +104,7 @@ class Hypervisor:
         self._reason = None
         self._tell(missed=True)
 
-    # -- called by the manager -----------------------------------------------------------------------------------------
+    # -- methods that the manager calls --------------------------------------------------------------------------------
     def start(self, service: objects.Service) -> None:
         """Begin to write the service record. Called when the record exists.
 
@@ -120,7 +119,7 @@ class Hypervisor:
         if self._reason is not None:
             self._tell(missed=False)
 
-    # -- guests --------------------------------------------------------------------------------------------------------
+    # -- comparison of guests with their servers -----------------------------------------------------------------------
     def _look(self) -> None:
         """Compare each guest with its server's row when the comparison is due, until no comparison is planned."""
         while not self._stopping.is_set():
@@ -170,7 +169,7 @@ class Hypervisor:
         check.tries += 1
         return BUSY_LOOKS[check.tries - 1] if check.tries <= len(BUSY_LOOKS) else None
 
-    # -- the service record --------------------------------------------------------------------------------------------
+    # -- writing of the service record ---------------------------------------------------------------------------------
     def _tell(self, *, missed: bool) -> None:
         with self._lock:
             self._changed, self._missed = True, self._missed or missed

@@ -124,8 +124,8 @@ class TaskRegistry:
             work.end(error)
             raise
         except BaseException:
-            # The error is not an ``Exception``: this thread is being ended from outside. Raise Unanswered in the
-            # threads that wait for its result, so that the conductor sends their calls again.
+            # The error is not an ``Exception``: this thread is being ended from outside.
+            # Raise Unanswered in the threads that wait for its result, so that the conductor sends their calls again.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:

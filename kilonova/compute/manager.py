@@ -61,8 +61,8 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks of failed devices. Servers whose operation ran when this service started are checked as
-# often.
+# Seconds between two checks of failed devices.
+# Servers whose operation ran when this service started are checked as often.
 LOOK_AGAIN = 5
 # Seconds between two checks whether a usage audit period has ended.
 AUDIT_PERIOD = 60
@@ -152,7 +152,7 @@ class ComputeManager:
             ),
         )
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- start and stop of the service ---------------------------------------------------------------------------------
     def start(self, serve: Callable[[], None] | None = None) -> None:
         """Read the host, restore its guests, start to listen (call ``serve``), then report the service as up.
 

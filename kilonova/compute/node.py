@@ -35,8 +35,7 @@ from kilonova.virt.inventory import ratios
 
 LOG = logging.getLogger(__name__)
 
-# The devices that a server holds, as a set of pairs: a device's address, and the id of the PCI request for which it was
-# claimed.
+# The devices that a server holds: a set of pairs (device's address, id of the PCI request that it was claimed for).
 Held = frozenset[tuple[str, str | None]]
 
 
@@ -72,7 +71,7 @@ class Node:
         """The compute node's record."""
         return self._host.tracker.node
 
-    # -- start ---------------------------------------------------------------------------------------------------------
+    # -- start of the service ------------------------------------------------------------------------------------------
     def start(self) -> None:
         """Load or create the records of the host and fill the tracker, so that guests can be started.
 
@@ -189,7 +188,7 @@ class Node:
             if instance is not None and (instance.host == host.name or instance_uuid in moves):
                 self._adopt_one(instance, moves.get(instance_uuid))
 
-    # -- periodic update -----------------------------------------------------------------------------------------------
+    # -- periodic update of the compute node ---------------------------------------------------------------------------
     def update(self) -> None:
         """Read the host's CPUs, disks and devices again, and update the database, the tracker and Placement."""
         host = self._host
@@ -281,7 +280,7 @@ class Node:
             record.save()
             LOG.debug('Compute_service record updated for %s:%s', self._host.name, record.hypervisor_hostname)
 
-    # -- healing -------------------------------------------------------------------------------------------------------
+    # -- repair of servers' allocations in Placement -------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
         """Add devices that servers hold on this host to the servers' Placement allocations if they are missing there.
 
@@ -303,8 +302,8 @@ class Node:
         except errors.KilonovaError as error:
             self._warn(open_ & self._doubted, held, error)
             return
-        # If an operation of a server begins after ``_at_rest`` was called, the operation changes or deletes the
-        # server's allocations. The write to Placement then fails because of their generation.
+        # If an operation of a server begins from now on, it changes or deletes the server's allocations.
+        # The write to Placement then fails, because the generation of the allocations has changed.
         now = pci_placement.in_use(self.book.view()) if still else {}
         for uuid in still:
             if now.get(uuid) != held[uuid]:
@@ -390,8 +389,9 @@ class Node:
         }
         try:
             for provider_uuid in used_up.values():
-                # A one_time_use device that was used is fully reserved. Set its reserved amount to 0 for a moment, so
-                # that the allocation is accepted. ``use_up`` reserves it again.
+                # A one_time_use device that was used is fully reserved.
+                # Set its reserved amount to 0 for a moment, so that the allocation is accepted.
+                # ``use_up`` reserves it again.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(
                     provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}

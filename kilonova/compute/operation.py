@@ -185,7 +185,7 @@ class HostTask:
         found = records.instance(self.ctxt, self.instance.uuid)
         return found is not None and found.host == self.host.name
 
-    # -- events and notifications --------------------------------------------------------------------------------------
+    # -- action events and notifications of this step ------------------------------------------------------------------
     def begin(self, event: str) -> None:
         """Start the event of the instance action. It is written to the database once, together with its end."""
         self._event, self._began = event, now()
@@ -215,7 +215,7 @@ class HostTask:
         """Send a notification about the server. ``facts`` are further fields of the notification."""
         self.host.notify.emit(self.ctxt, event, instance=self.instance, **facts)
 
-    # -- undo ----------------------------------------------------------------------------------------------------------
+    # -- undo of a step that failed on this host -----------------------------------------------------------------------
     @contextlib.contextmanager
     def undoing(self, name: str) -> Iterator[None]:
         """Run the registered undos, newest first, if the block raises an ``Exception``. Then raise that error again.
@@ -236,8 +236,8 @@ class HostTask:
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The conductor no longer waits for this step. Anything that this undo has not removed is removed
-                    # later: when the conductor undoes the operation, or when this host starts again.
+                    # The conductor no longer waits for this step.
+                    # Anything that is left is removed when the operation is undone, or when this host starts again.
                     LOG.info(
                         '%s: the undo %s has stopped: %s',
                         name,
@@ -266,7 +266,7 @@ class HostTask:
         """
         return readable(self.error) if self.error is not None else 'it was undone on this host'
 
-    # -- claims and saves ----------------------------------------------------------------------------------------------
+    # -- claims and saves of this step ---------------------------------------------------------------------------------
     def claim(
         self,
         side: str,
@@ -325,8 +325,7 @@ class HostTask:
     def _write_claim(self, plan: ClaimPlan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host
         if side == RUN and plan.topology is not None:
-            # The NUMA placement of a server of this host is stored in instance_extra, and that of a moving server in
-            # its migration context.
+            # A server of this host has its NUMA placement in instance_extra, a moving server in its migration context.
             extra = {**extra, 'numa_topology': plan.topology.to_json()}
         usage = tracker.usage(plan)
         try:

@@ -24,8 +24,9 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``. LONGEST_LOOK:
-# limit of the seconds between two queries, which double each time. Neutron is probably busy if no event arrives.
+# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``.
+# LONGEST_LOOK: limit of the seconds between two queries, which double each time.
+# Neutron is probably busy if no event arrives.
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 

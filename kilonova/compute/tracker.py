@@ -168,7 +168,7 @@ class Tracker:
                     self._open, self._distrusted = None, True
 
     def distrust(self) -> None:
-        """Mark the tracker's copy of the device rows as outdated. ``writing`` then reads the rows again."""
+        """Mark the tracker's copy of the device rows as outdated. The next call of ``writing`` reads the rows again."""
         self._distrusted = True
 
     @property
@@ -177,7 +177,7 @@ class Tracker:
         found: str = self.node.hypervisor_hostname
         return found
 
-    # -- plans ---------------------------------------------------------------------------------------------------------
+    # -- plans of claims and releases ----------------------------------------------------------------------------------
     def plan(
         self,
         instance_uuid: str,
@@ -359,7 +359,7 @@ class Tracker:
             return self._plan(instance_uuid, stay, dict.fromkeys(freed), freed, over=over)
 
     def plan_less(self, instance_uuid: str, request_id: str) -> ClaimPlan:
-        """Plan to release the devices that the server holds on this host for one request."""
+        """Plan to release the devices that the server holds on this host for one PCI request."""
         freed = [device.address for device in self.devices(instance_uuid) if device.request_id == request_id]
         if freed and self.leaving is not None:
             self.leaving(freed)
@@ -426,7 +426,7 @@ class Tracker:
             with self._lock:
                 self._at_work -= {key}
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading what servers hold -------------------------------------------------------------------------------------
     def devices(self, instance_uuid: str, side: str | None = None) -> list[objects.PciDevice]:
         """Return the devices that a server holds on this host, sorted by address.
 
@@ -501,7 +501,7 @@ class Tracker:
         stats = {**json.loads(usage['stats']), SERIAL: str(self.serial)}
         return {**usage, 'stats': json.dumps(stats), 'usage_serial': self.serial}
 
-    # -- filling -------------------------------------------------------------------------------------------------------
+    # -- filling the tracker when the service starts -------------------------------------------------------------------
     def adopt(
         self,
         instance_uuid: str,

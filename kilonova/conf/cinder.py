@@ -20,6 +20,6 @@ OPTS: list[cfg.Opt] = [
     ),
 ]
 
-# Cinder itself waits 60 seconds for its storage. The timeout here is longer, so that Cinder's own error is still
-# received.
+# Cinder itself waits 60 seconds for its storage.
+# The timeout here is longer, so that Cinder's own error is still received.
 cfg.set_defaults(OPTS, service_type='block-storage', valid_interfaces=['internal', 'public'], timeout=75)

@@ -161,7 +161,7 @@ class Proxy:
         self._server: Server | None = None
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
 
-    # -- life --------------------------------------------------------------------------------------------------------
+    # -- start and stop of the proxy ---------------------------------------------------------------------------------
     def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Start the proxy on a listening socket, and return when it accepts connections."""
         begun: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -212,7 +212,7 @@ class Proxy:
             begun.set_result(None)
             await server.wait_closed()
 
-    # -- pages -------------------------------------------------------------------------------------------------------
+    # -- responses with web pages ------------------------------------------------------------------------------------
     async def _answer(self, _connection: ServerConnection, request: Request) -> Response | None:
         """Return the response with the requested page, or None if the request opens a websocket."""
         if request.headers.get('Upgrade', '').lower() == 'websocket':
@@ -234,7 +234,7 @@ class Proxy:
             headers['Content-Type'] = page.type
         return Response(status.value, status.phrase, headers, body)
 
-    # -- consoles ----------------------------------------------------------------------------------------------------
+    # -- connections to consoles -------------------------------------------------------------------------------------
     async def _serve(self, connection: ServerConnection) -> None:
         """Serve one websocket from its handshake to its end, and log all errors."""
         peer = str((connection.remote_address or ('?',))[0])
@@ -243,8 +243,7 @@ class Proxy:
                 access, reader, writer = await self._open(connection)
         except (ConsoleRefused, KilonovaError, TimeoutError) as error:
             LOG.warning('A connection from %s is refused: %s', peer, str(error) or 'it took too long')
-            # Close the connection without a websocket close frame, because clients would show the frame's text as data
-            # of the guest.
+            # Close the connection without a close frame, whose text clients would show as data of the guest.
             connection.transport.close()
             return
         except Exception:

@@ -233,8 +233,8 @@ class Database:
 
     def after_fork(self) -> None:
         """Forget the connections that this process inherited by a fork, but leave them open for the parent process."""
-        # Keep the pool: a child process must never close its parent's SQLite connections (SQLite's documentation,
-        # "How To Corrupt An SQLite Database File", section 2.6).
+        # Keep the pool, because a child process must never close its parent's SQLite connections.
+        # See section 2.6 of "How To Corrupt An SQLite Database File" in SQLite's documentation.
         self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
 
@@ -260,16 +260,15 @@ def _create_sqlite(
     """
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
-        # Open the file only if it is missing. If it exists, opening and closing it here would release the locks that
-        # this process holds on it (SQLite's documentation, "How To Corrupt An SQLite Database File", section 2.2).
+        # Open the file only if it is missing. Closing an existing file would release this process's locks on it.
+        # See section 2.2 of "How To Corrupt An SQLite Database File" in SQLite's documentation.
         # Ignore an invalid path here, because SQLite reports it later with a clear message.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolEntry) -> None:
-    # With None, the driver begins no transactions, because ``_begin_sqlite`` begins them. pysqlite itself would begin a
-    # transaction only before the first write, which is too late.
+    # Let ``_begin_sqlite`` begin transactions. The driver would begin them too late, only before the first write.
     connection.isolation_level = None
     connection.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
     if connection.execute('PRAGMA journal_mode').fetchone()[0] not in ('wal', 'memory'):

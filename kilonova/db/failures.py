@@ -75,7 +75,7 @@ _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/
 
 
 # MySQL's error codes for a database, account, table or column that does not exist.
-# psycopg2 has no error code if the server refused the connection, so PostgreSQL's errors are recognized by their text.
+# PostgreSQL's errors are recognized by their text, because psycopg2 has no error code for a refused connection.
 _MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (
     frozenset((1049,)),
     frozenset((1044, 1045, 1698)),
@@ -114,8 +114,8 @@ def timed_out(original: BaseException | None) -> bool:
 
     ``original`` is the attribute ``orig`` of SQLAlchemy's error.
     """
-    # Kilonova raises its psycopg2 errors from a TimeoutError, which is their ``__cause__``. PyMySQL's errors have the
-    # TimeoutError only as ``__context__``.
+    # Kilonova raises its psycopg2 errors from a TimeoutError, which is their ``__cause__``.
+    # PyMySQL's errors have the TimeoutError only as ``__context__``.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (

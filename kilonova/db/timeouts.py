@@ -20,13 +20,12 @@ from typing import Any
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-# Seconds that the client waits longer than the limit, so that the server itself can report that a statement took too
-# long.
+# Seconds that the client waits longer than the limit, so that the server itself can report the end of the time.
 GRACE = 1.0
 # The maximum time in seconds to open a connection.
 CONNECT_TIMEOUT = 10.0
-# Settings of TCP keepalives, in seconds. They close a connection if the database server's machine disappears without
-# closing it.
+# Settings of TCP keepalives, in seconds.
+# They close a connection if the database server's machine disappears without closing it.
 _KEEPALIVES = {'keepalives': 1, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3}
 # SQLite checks the time limit of a statement after this many of its internal instructions (a few milliseconds).
 _STEPS = 100_000
@@ -107,8 +106,7 @@ def _wait(connection: Any) -> None:
     while (state := connection.poll()) != extensions.POLL_OK:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not _ready(connection.fileno(), state == extensions.POLL_WRITE, left):
-            # OperationalError makes psycopg2 close the connection, so a late answer is not taken for the answer to the
-            # next statement.
+            # OperationalError makes psycopg2 close the connection, so that no later statement gets this answer.
             raise OperationalError(f'no answer within {patience:g} s') from TimeoutError()
 
 

@@ -159,7 +159,7 @@ class KilonovaObject(ovo.VersionedObject):
         cls._nullable = frozenset(name for name, field in cls.fields.items() if field.nullable)
         cls._nested = tuple(name for name, field in cls.fields.items() if isinstance(field, ovo_fields.ObjectField))
 
-    # -- loading -------------------------------------------------------------------------------------------------------
+    # -- setting fields without marking them as changed ----------------------------------------------------------------
     @classmethod
     def loaded(cls, ctxt: RequestContext | None, values: Iterable[tuple[str, Any]]) -> Self:
         """Return an object with these field values. No field is marked as changed.
@@ -218,7 +218,7 @@ class KilonovaObject(ovo.VersionedObject):
             value.obj_reset_changes()
         self.load(((attrname, value),))
 
-    # -- set and changed fields ----------------------------------------------------------------------------------------
+    # -- which fields are set, and which have changed ------------------------------------------------------------------
     def obj_attr_is_set(self, attrname: str) -> bool:
         """Return whether a field is set; raises AttributeError if there is no such field."""
         if f'_obj_{attrname}' in self.__dict__:
@@ -237,7 +237,7 @@ class KilonovaObject(ovo.VersionedObject):
                 changes.add(name)
         return changes
 
-    # -- serialisation -------------------------------------------------------------------------------------------------
+    # -- conversion to and from the serialised form --------------------------------------------------------------------
     def primitive_data(self) -> dict[str, Any]:
         """Return {field: primitive value} for the fields that are set."""
         found: dict[str, Any] = self.obj_to_primitive()[_DATA]
@@ -310,7 +310,7 @@ class KilonovaObject(ovo.VersionedObject):
         # Ignore the third part of a version. An object of version 1.2.1 has the fields of version 1.2 and some more.
         return super().obj_class_from_name(objname, '.'.join(objver.split('.')[:2]))
 
-    # -- remote calls --------------------------------------------------------------------------------------------------
+    # -- results of remote calls ---------------------------------------------------------------------------------------
     def apply_updates(self, updates: dict[str, Any]) -> None:
         """Set the fields that a remote call changed.
 

@@ -20,8 +20,7 @@ from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 SYSMETA_PREFIX = 'image_'
 # Members of an image that each server created from it stores, in addition to the image's properties.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
-# Limits for image properties: characters of all properties together, characters of one name, the largest number, and
-# the number of NUMA cells.
+# Limits for image properties: characters of all together, characters of one name, the largest number, NUMA cells.
 MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024
 
 

@@ -162,7 +162,7 @@ class Instance(PersistentObject, KilonovaObject):
         if tuple(map(int, target_version.split('.')))[:2] < (2, 9):
             primitive.pop('block_devices', None)
 
-    # -- rows ----------------------------------------------------------------------------------------------------------
+    # -- conversion from and to database rows --------------------------------------------------------------------------
     @classmethod
     def from_row(
         cls,
@@ -280,7 +280,7 @@ class Instance(PersistentObject, KilonovaObject):
                 extra[name] = None if value is None else value.to_json()
         return extra
 
-    # -- remote calls --------------------------------------------------------------------------------------------------
+    # -- methods that run where the database is ------------------------------------------------------------------------
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
         """Return a server that is not deleted, with its extra columns, metadata, system metadata and devices.
@@ -323,7 +323,7 @@ class Instance(PersistentObject, KilonovaObject):
         )
         self.obj_reset_changes()
 
-    # -- networks ------------------------------------------------------------------------------------------------------
+    # -- the server's network interfaces -------------------------------------------------------------------------------
     @property
     def vifs(self) -> list[Vif]:
         """The server's interfaces in the order of the guest's devices.
@@ -333,7 +333,7 @@ class Instance(PersistentObject, KilonovaObject):
         cache: InstanceInfoCache | None = self.info_cache if 'info_cache' in self else None
         return [Vif.read(stored) for stored in cache.network_info or ()] if cache is not None else []
 
-    # -- volumes -------------------------------------------------------------------------------------------------------
+    # -- the server's volumes ------------------------------------------------------------------------------------------
     @property
     def is_from_volume(self) -> bool:
         """True if the root disk is a volume. The server itself has no image in this case."""
@@ -356,7 +356,7 @@ class Instance(PersistentObject, KilonovaObject):
         rows: BlockDeviceMappingList | None = self.block_devices if 'block_devices' in self else None
         return [AttachedVolume.read(row.to_row()) for row in rows or ()]
 
-    # -- flavors and moves ---------------------------------------------------------------------------------------------
+    # -- changes of the flavor in a move -------------------------------------------------------------------------------
     def set_flavor(self, flavor: Flavor) -> None:
         """Set the flavor, and copy the flavor's sizes to the server."""
         self.flavor = flavor

@@ -103,8 +103,8 @@ _READERS: Mapping[str, Callable[[RequestContext | None, str, str, Any], dict[str
     'network_info': _networks,
     'volumes': _volumes,
 }
-# {column: {field: value to set if the column cannot be read}}. For a column that is not listed, the field of the same
-# name is set to None.
+# {column: {field: value to set if the column cannot be read}}.
+# For a column that is not listed, the field of the same name is set to None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
     'flavor': {'old_flavor': None, 'new_flavor': None},
     'network_info': {},

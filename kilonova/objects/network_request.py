@@ -10,7 +10,7 @@ from kilonova.objects import fields
 from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, register
 
 
-# --- requested interfaces --------------------------------------------------------------------------------------------
+# --- network interfaces that a request asks for ----------------------------------------------------------------------
 @register
 class NetworkRequest(KilonovaObject):
     """One requested interface.

@@ -286,7 +286,7 @@ class RequestSpec(KilonovaObject):
             raise TypeError(f'unknown fields of a request: {sorted(values)}')
         return spec
 
-    # -- values for the scheduler --------------------------------------------------------------------------------------
+    # -- values that the scheduler reads -------------------------------------------------------------------------------
     @property
     def vcpus(self) -> int:
         """The flavor's number of vCPUs."""
@@ -335,7 +335,7 @@ class RequestSpec(KilonovaObject):
         """Lists of request groups. The providers of one list must be in the same subtree. Callers may add lists."""
         return self.request_level_params.same_subtree
 
-    # -- storage in the database ---------------------------------------------------------------------------------------
+    # -- storage of a request spec in the database ---------------------------------------------------------------------
     def to_json(self) -> str:
         """Return the JSON text for the column ``request_specs.spec``.
 

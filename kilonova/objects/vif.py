@@ -18,8 +18,8 @@ from oslo_utils import strutils
 
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
-# The name of a port's network device is 'tap' and this number of characters of the port's id. Linux allows 15
-# characters in all.
+# The name of a port's network device is 'tap' and this number of characters of the port's id.
+# Linux allows 15 characters in all.
 _NAMED_BY = 11
 # vnic_type of a port that is a virtual function (VF) of a PCI device, which the guest gets directly.
 DIRECT = 'direct'

@@ -27,8 +27,7 @@ ENCRYPTION = 'encryption'
 VOLUMES_OF = 'volumes_of'
 # Argument of an operation that deletes old volume attachments: the ids of volumes that are deleted with them.
 VOLUMES_DELETED = 'volumes_deleted'
-# Argument of an operation that cleans up a failed create: True if the volumes that were created for the server are
-# deleted as well.
+# Argument of an operation that cleans up a failed create: True if volumes created for the server are deleted as well.
 VOLUMES_MADE = 'volumes_made'
 # Argument of an operation that completes a volume swap later: both volume ids, and which volume the guest uses.
 VOLUME_SWAPPED = 'volume_swapped'

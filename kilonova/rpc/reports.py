@@ -38,8 +38,7 @@ from kilonova.errors import Unanswered
 LOG = logging.getLogger(__name__)
 
 QUEUE = Queue('kilonova-reports', durable=False, auto_delete=True)
-# Maximum seconds for each of these: connecting to the broker, sending a report, and the broker's confirmation of the
-# report.
+# Maximum seconds for connecting to the broker, for sending a report, and for the broker's confirmation (each).
 PATIENCE = 5.0
 # Maximum seconds between two collections of reports. Each collection costs one transaction.
 PERIOD = 2.0

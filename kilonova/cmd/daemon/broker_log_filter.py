@@ -21,8 +21,7 @@ LOGGERS = tuple(
     for package in ('oslo.messaging', 'oslo_messaging')
     for module in ('impl_rabbit', 'amqpdriver')
 )
-# The kinds of events, and a dict from the beginning of a message (before its arguments are filled in) to the kind of
-# event that it reports.
+# The kinds of events that messages report, and a dict from the beginning of a message's format to the kind.
 AWAY, REFUSED, BACK = 'away', 'refused', 'back'
 KINDS = {
     'Connection failed: %s (retrying in': AWAY,
@@ -41,8 +40,8 @@ KINDS = {
     '[%(connection_id)s] AMQP server %(hostname)s:%(port)s closed the connection. Check login': REFUSED,
     '[%(connection_id)s] Reconnected to AMQP server': BACK,
 }
-# AGAIN is the minimum number of seconds between two log lines about the same outage. AT_LEAST is the minimum number of
-# seconds between a line about one outage and a line about the next outage.
+# AGAIN is the minimum number of seconds between two log lines about the same outage.
+# AT_LEAST is the minimum number of seconds between a line about one outage and a line about the next outage.
 AGAIN, AT_LEAST = 600.0, 30.0
 
 

@@ -178,7 +178,7 @@ class WorkerProcesses:
                     self._end()
                     return 1
 
-    # -- a single worker -----------------------------------------------------------------------------------------------
+    # -- start and restart of single workers ---------------------------------------------------------------------------
     def _start(self, worker: Worker) -> None:
         ours, theirs = socket.socketpair()
         shared = [listener.fileno() for listener in self._listeners.values()]
@@ -228,7 +228,7 @@ class WorkerProcesses:
         due = [worker.due for worker in self._workers if worker.due is not None]
         return min(due) - time.monotonic() if due else None
 
-    # -- all workers ---------------------------------------------------------------------------------------------------
+    # -- messages and signals to all workers ---------------------------------------------------------------------------
     def _alive(self) -> list[subprocess.Popen[bytes]]:
         return [
             worker.process for worker in self._workers if worker.process is not None and worker.process.poll() is None
@@ -245,8 +245,9 @@ class WorkerProcesses:
             with contextlib.suppress(OSError):
                 worker.channel.send(word)
             if not worker.serves:
-                # This worker does not serve yet. It may still import modules and not read its socket. It has no work,
-                # so terminate it.
+                # This worker does not serve yet.
+                # It may still import modules and not read its socket.
+                # It has no work, so terminate it.
                 worker.cut = True
                 worker.process.terminate()
 

@@ -14,7 +14,7 @@ NO_HOSTS = 'No hosts found to map to cell, exiting.'
 TRANSPORT_OPTION, DATABASE_OPTION = '[DEFAULT]/transport_url', '[database]/connection'
 
 
-# -- mapping cells ----------------------------------------------------------------------------------------------------
+# -- commands that map cells ------------------------------------------------------------------------------------------
 def map_cell0(cloud: Cloud, args: argparse.Namespace) -> int:
     """Map cell0, the database of servers that never got a host."""
     from kilonova.db.queries import cells
@@ -90,7 +90,7 @@ def map_cell_and_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
-# -- changing and deleting ---------------------------------------------------------------------------------------------
+# -- commands that change or delete cells and hosts --------------------------------------------------------------------
 def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
     """Change a cell. Without arguments for a change, the cell gets the URLs of this configuration."""
     from kilonova.db.queries import cell_changes, cells
@@ -166,7 +166,7 @@ def delete_host(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
-# -- finding and listing -----------------------------------------------------------------------------------------------
+# -- commands that find hosts, or list cells and hosts -----------------------------------------------------------------
 def discover_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
     """Map the hosts that report to a cell and are not mapped to a cell yet."""
     from kilonova.db.queries import cells
@@ -238,7 +238,7 @@ def list_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
-# -- servers ----------------------------------------------------------------------------------------------------------
+# -- commands for the cells of servers --------------------------------------------------------------------------------
 def map_instances(cloud: Cloud, args: argparse.Namespace) -> int:
     """Map the servers of a cell that have no mapping, for example after the loss of the API database.
 

@@ -16,8 +16,8 @@ from kilonova.cmd.cli import COMMON, Command, Tree
 # Values that stand for the argument of an option that has no fixed choices: a path, or any text.
 _PATH, _ANYTHING = '<path>', '<anything>'
 _HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
-# Three tables: the subcommands, the options and the option values of each command path, such as "kilonova-manage device
-# list". The tables are declared with -g, because bash may read the completion file inside a function.
+# Tables of the subcommands, options and option values of each command path, such as "kilonova-manage device list".
+# The tables are declared with -g, because bash may read the completion file inside a function.
 _TABLES = """declare -gA _kilonova_commands=(
 {commands})
 declare -gA _kilonova_options=(
@@ -70,8 +70,8 @@ def bash(programs: Mapping[str, Any]) -> str:
         for path, below, arguments in _walk(program, tree, COMMON):
             commands[path] = below
             flags = [(names, settings) for names, settings in arguments if names[0].startswith('-')]
-            # If an option has two spellings (--max-count, --max_count), only the first one is offered. The command
-            # accepts both.
+            # If an option has two spellings (--max-count, --max_count), only the first one is offered.
+            # The command accepts both.
             options[path] = [names[0] for names, _ in flags] + ['--help']
             values |= {
                 f'{path} {name}': _taken(settings)

@@ -22,7 +22,7 @@ BAD_BEFORE = 'Invalid value for --before: {}'
 NO_API = 'Unable to get cell list from API DB. Is it configured?'
 
 
-# -- schemas ----------------------------------------------------------------------------------------------------------
+# -- commands for the schemas of databases ----------------------------------------------------------------------------
 def api_db_sync(cloud: Cloud, args: argparse.Namespace) -> int:
     """Upgrade the API database to the newest (or the given) revision."""
     return _sync([cloud.databases.api()], 'api', args.version)
@@ -82,7 +82,7 @@ def _version(database: Database, schema: Schema) -> int:
     return 0
 
 
-# -- archiving --------------------------------------------------------------------------------------------------------
+# -- commands that archive and delete rows ----------------------------------------------------------------------------
 def archive_deleted_rows(cloud: Cloud, args: argparse.Namespace) -> int:
     """Move deleted rows to the shadow tables.
 

@@ -21,7 +21,7 @@ SHOWN = ('free_ram_mb', 'free_disk_mb', 'vcpus_total', 'vcpus_used', 'num_instan
 SILENT = 3
 
 
-# -- explain ----------------------------------------------------------------------------------------------------------
+# -- the command explain ----------------------------------------------------------------------------------------------
 def explain(cloud: Cloud, args: argparse.Namespace) -> int:
     """Show what the scheduler decided for a server or a request, and why. Exit code 1: no decision is stored."""
     from kilonova.db.queries import decisions
@@ -79,7 +79,7 @@ def _host(one: Mapping[str, Any]) -> str:
     return f'{one["host"]} ({values})'
 
 
-# -- dry-run, capacity ------------------------------------------------------------------------------------------------
+# -- the commands dry-run and capacity --------------------------------------------------------------------------------
 def dry_run(cloud: Cloud, args: argparse.Namespace) -> int:
     """Show where servers would be placed now, and why. Nothing is claimed or written.
 

@@ -45,8 +45,8 @@ def verdict(op: HostTask, error: Exception) -> Exception:
     if isinstance(error, (*PASSED_THROUGH, errors.BuildAbort)):
         return error
     text = readable(error)
-    # If the network service did not connect the ports in time, it would probably fail on another host as well. So the
-    # conductor tries no other host.
+    # If the network service did not connect the ports in time, it would probably fail on another host as well.
+    # So the conductor tries no other host.
     if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
@@ -92,8 +92,8 @@ def _claim(op: HostTask, order: objects.BuildOrder) -> list[objects.PciDevice]:
     }
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
-    # The server's row has the PCI requests with the Placement providers of the first host. For an alternate host, write
-    # them again with that host's providers.
+    # The server's row has the PCI requests with the Placement providers of the first host.
+    # For an alternate host, write them again with that host's providers.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     fields: ClaimFields = {
         'transition': 'build.claim',
@@ -222,8 +222,8 @@ def undo_build(op: HostTask) -> Reply:
     return {}
 
 
-# WRITE means that the conductor is not asked before the guest is deleted, because a delete is never revoked. The final
-# save checks the operation key.
+# WRITE means that the conductor is not asked before the guest is deleted, because a delete is never revoked.
+# The final save checks the operation key.
 @operation_method(Compute.terminate_instance, checks=StepCheck.WRITE, forward=True)
 def terminate(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host, and release all resources that the server holds on this host.
@@ -239,7 +239,7 @@ def terminate(op: HostTask) -> Reply:
         op.host.driver.guests.destroy(op.instance)
         if at_home:
             op.notify('instance.shutdown.end')
-        # If the server is in a move, both hosts save their result with the same operation key. ``undo=True`` makes the
-        # conductor accept the second save as well.
+        # If the server is in a move, both hosts save their result with the same operation key.
+        # ``undo=True`` makes the conductor accept the second save as well.
         op.give_back(undo=True, event=op.event())
     return {}

@@ -32,8 +32,8 @@ class SharedStorageDiffers(errors.BuildAbort):
 def verdict(op: HostTask, error: Exception) -> Exception:
     """Return the error that is sent to the conductor for a failed evacuation.
 
-    Unanswered is returned unchanged, and other errors are converted by ``build.verdict``. After Unanswered the
-    conductor sends the call again.
+    Unanswered is returned unchanged, so that the conductor sends the call again. Other errors are converted by
+    ``build.verdict``.
     """
     return error if isinstance(error, errors.Unanswered) else build.verdict(op, error)
 
@@ -128,7 +128,7 @@ def _build(op: HostTask, order: objects.EvacuateOrder, devices: list[objects.Pci
 def _failed(op: HostTask) -> None:
     """Write that the event of the instance action has failed.
 
-    Nothing is written after Unanswered, because the call is sent again with the same operation key.
+    If the error is Unanswered, nothing is written, because the conductor sends the call again with the same key.
     """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return

@@ -120,7 +120,7 @@ def unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
 
 @operation_method(Compute.undo_unplug_functions, checks=StepCheck.UNDO, forward=True)
 def undo_unplug_functions(op: HostTask, vifs: list[dict[str, Any]]) -> Reply:
-    """Undo ``unplug_functions``: attach these ports to the guest again.
+    """Undo ``unplug_functions``: attach the ports ``vifs`` to the guest again.
 
     Nothing is done if the server is on another host now.
     """

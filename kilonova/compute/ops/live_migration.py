@@ -29,12 +29,13 @@ from kilonova.virt.parts.live_migrations import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Numbers that distinguish the saves that have the same operation key. QUEUED and RUNNING are for saves of the
-# migration's status. Saves of the migration's progress are numbered from 1.
+# Numbers that distinguish the saves that have the same operation key.
+# QUEUED and RUNNING are for saves of the migration's status.
+# Saves of the migration's progress are numbered from 1.
 QUEUED, RUNNING = -1, -2
 
 
-# -- 1. both hosts check -----------------------------------------------------------------------------------------------
+# -- step 1: both hosts check whether the guest can be moved -----------------------------------------------------------
 @operation_method(Compute.check_can_live_migrate_source)
 def check_source(op: HostTask) -> Reply:
     """Return the guest's properties that a destination compares (``LiveGuest``), and its accelerators.
@@ -169,7 +170,7 @@ def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
     return device.dev_type, device.vendor_id, device.product_id, device.extra_info.get('mdev_type')
 
 
-# -- 2. the destination prepares ---------------------------------------------------------------------------------------
+# -- step 2: the destination prepares for the guest --------------------------------------------------------------------
 @operation_method(Compute.pre_live_migration, verdict=move.verdict)
 def prepare(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Create empty disks and mediated devices, and connect the server's volumes, at the destination.
@@ -188,7 +189,7 @@ def prepare(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     return {'volumes': volumes}
 
 
-# -- 3. the source migrates the guest ----------------------------------------------------------------------------------
+# -- step 3: the source migrates the guest -----------------------------------------------------------------------------
 @operation_method(Compute.live_migration)
 def migrate(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Migrate the guest from the source to the destination.
@@ -231,7 +232,7 @@ def force_complete(host: ComputeHost, ctxt: RequestContext, instance: objects.In
     host.notify.emit(ctxt, 'instance.live_migration_force_complete.end', instance=instance)
 
 
-# -- 4. the destination takes over -------------------------------------------------------------------------------------
+# -- step 4: the destination becomes the server's host -----------------------------------------------------------------
 @operation_method(Compute.post_live_migration_at_destination)
 def arrive(op: HostTask, migration: objects.Migration) -> Reply:
     """Make this host, the destination, the server's host. The conductor writes the server's state after the move."""
@@ -248,8 +249,8 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
     move.restore_claims(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
-        # The claim's name is the migration's claim key. If this service was restarted after the end of the migration,
-        # the tracker has the claim with the name ``RUN``.
+        # The claim's name is the migration's claim key.
+        # If this service was restarted after the end of the migration, the tracker has the claim with the name ``RUN``.
         side = claim_key(migration)
         plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
         # The migration has ended on this host, so the node's usage counts one running task less.
@@ -259,7 +260,7 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
         op.save(plan, **fields)
 
 
-# -- 5. the source cleans up -------------------------------------------------------------------------------------------
+# -- step 5: the source cleans up --------------------------------------------------------------------------------------
 @operation_method(Compute.post_live_migration, forward=True)
 def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     """Delete the guest's domain, disks, volume connections and claim at the source, when it runs at the destination."""
@@ -270,7 +271,7 @@ def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
     return {}
 
 
-# -- undo --------------------------------------------------------------------------------------------------------------
+# -- undo of a live migration on both hosts ----------------------------------------------------------------------------
 @operation_method(Compute.undo_live_migration, checks=StepCheck.UNDO, forward=True)
 def abort(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
     """Abort the running migration of the guest at the source, if there is one.

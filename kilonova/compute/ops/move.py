@@ -142,7 +142,7 @@ def take_place(op: HostTask, migration: objects.Migration, spec: objects.Request
         )
 
 
-# -- the destination's claim -------------------------------------------------------------------------------------------
+# -- claim resources at the destination of a move ----------------------------------------------------------------------
 def claim(
     op: HostTask,
     order: objects.PrepResizeOrder | objects.LiveMigrationCheckOrder | objects.EvacuateOrder,
@@ -158,8 +158,7 @@ def claim(
     host, migration, spec = op.host, order.migration, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
     old = devices_before(op, migration)
-    # If source and destination are one host, the server group's policy is not checked, because the server's host does
-    # not change.
+    # If source and destination are one host, the server's host does not change, so no group policy is checked.
     group = op.group_of(spec) if migration.source_compute != host.name else None
     fields: ClaimFields = {
         'expect': {'host': host_of_server or migration.source_compute, 'task_state': [task_state.value]},
@@ -260,11 +259,11 @@ def verdict(op: HostTask, error: Exception) -> Exception:
     return errors.HostRejected(f'{op.host.name}: {readable(error)}')
 
 
-# -- events and progress -----------------------------------------------------------------------------------------------
+# -- write events and the progress of a move ---------------------------------------------------------------------------
 def failed(op: HostTask) -> None:
     """Write that the event of the instance action has failed, and the reason why this host undid the step.
 
-    The reason is left out after Unanswered, because the call is sent again with the same operation key.
+    If the error is Unanswered, the reason is not written, because the conductor sends the call again with the same key.
     """
     op.save(undo=True, event=op.event(op.error), undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
 

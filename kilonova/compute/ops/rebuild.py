@@ -67,7 +67,7 @@ def rebuild(op: HostTask, order: objects.RebuildOrder) -> Reply:
 def _failed(op: HostTask) -> None:
     """Write that the event of the instance action has failed. The conductor writes the server's state.
 
-    Nothing is written after Unanswered, because the call is sent again with the same operation key.
+    If the error is Unanswered, nothing is written, because the conductor sends the call again with the same key.
     """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return

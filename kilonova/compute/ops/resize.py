@@ -30,7 +30,7 @@ def _told_failed(op: HostTask) -> None:
     move.failed(op)
 
 
-# -- 1. the destination claims -----------------------------------------------------------------------------------------
+# -- step 1: the destination claims resources --------------------------------------------------------------------------
 @operation_method(Compute.prep_resize, checks=StepCheck.WRITE, verdict=move.verdict)
 def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
     """Claim resources and devices for the new flavor, and return {'disk': where the source must put the disk}.
@@ -92,8 +92,8 @@ def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
 def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
     """Write that the event of the instance action has failed, and send the notifications that Nova sends."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
-        # The step has not failed. After KeyGone another conductor runs the operation, and after Unanswered the call is
-        # sent again.
+        # The step has not failed.
+        # After KeyGone another conductor runs the operation, and after Unanswered the call is sent again.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
@@ -111,7 +111,7 @@ def undo_prep_resize(op: HostTask, migration: objects.Migration) -> Reply:
     return {}
 
 
-# -- 2. the source transfers the disks ---------------------------------------------------------------------------------
+# -- step 2: the source transfers the disks ----------------------------------------------------------------------------
 def _progress(op: HostTask, migration: objects.Migration) -> Progress:
     """Return a function that writes the progress of the disk transfer to the migration's row.
 
@@ -197,8 +197,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         if fresh.host != op.host.name and move.is_over(op, fresh, migration):
             # The server was evacuated after this step, and this host deleted its guest and disks when it started again.
             return {}
-        # Use ``op.instance``, which the conductor sent, because the server's row may no longer list the destination's
-        # devices.
+        # Use the server that the conductor sent: its row may no longer list the destination's devices.
         move.restore_claims(op.host, op.instance, migration)
         values = {
             'host': migration.source_compute,
@@ -207,8 +206,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         }
         extra = _become_old(fresh, migration)
         if extra is not None:
-            # The destination may be unable to undo its writes, so this host, the source, also writes the old flavor
-            # back.
+            # This host, the source, writes the old flavor back as well: the destination may be unable to do so.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
@@ -221,7 +219,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
     return {}
 
 
-# -- 3. the destination builds the guest -------------------------------------------------------------------------------
+# -- step 3: the destination builds the guest --------------------------------------------------------------------------
 @operation_method(Compute.finish_resize)
 def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
     """Create the guest with the new flavor (of the request spec) and the devices that ``prep_resize`` claimed here.

@@ -84,8 +84,8 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
     )
 
 
-# WRITE means that the conductor is not asked before the guest is deleted, because its disk has been uploaded as an
-# image. The final save checks the operation key.
+# WRITE means that the conductor is not asked before the guest is deleted: its disk has been uploaded as an image.
+# The final save checks the operation key.
 @operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
 def offload(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host and release its resources. The conductor writes its state."""

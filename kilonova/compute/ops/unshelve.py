@@ -128,7 +128,7 @@ def undo_unshelve(op: HostTask) -> Reply:
     return {}
 
 
-# --- a server that is still on its host ------------------------------------------------------------------------------
+# --- start a shelved server that is still on its host ----------------------------------------------------------------
 @operation_method(Compute.start_shelved_instance)
 def start_shelved(op: HostTask) -> Reply:
     """Start the guest of a shelved server that is still on this host, with the devices that it kept."""

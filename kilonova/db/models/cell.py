@@ -166,8 +166,8 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
-    # Time when the device was assigned to its server. NULL if no server holds the device, or if it was assigned before
-    # this column existed.
+    # Time when the device was assigned to its server.
+    # NULL if no server holds the device, or if it was assigned before this column existed.
     held_since = mapped_column(DateTime)
 
 

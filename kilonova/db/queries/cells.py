@@ -119,7 +119,7 @@ def _hosts() -> sa.Select[Any]:
     ).join_from(host_mappings, cell_mappings, cell_mappings.c.id == host_mappings.c.cell_id)
 
 
-# -- URLs with templates -----------------------------------------------------------------------------------------------
+# -- URLs of cells that contain templates ------------------------------------------------------------------------------
 def fill(template: str, local_url: str | None) -> str:
     """Replace {scheme}, {hostname} and so on in a cell mapping's URL by the parts of the local URL.
 

@@ -69,8 +69,8 @@ def _changes() -> sa.CompoundSelect[Any]:
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
-        # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument. With a
-        # literal, MySQL would return strings.
+        # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument.
+        # With a literal, MySQL would return strings.
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
         # Each column has its own SELECT, because a single SELECT with OR could not use the indexes of the columns.
         parts.extend(

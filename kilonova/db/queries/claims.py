@@ -140,8 +140,8 @@ _UNDONE = ':undone:'
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
-# The condition that the host is forced down. An operator forced it down, so it gets no new work: the operation may
-# continue on another host at once.
+# The condition that the host is forced down.
+# An operator forced it down, so it gets no new work: the operation may continue on another host at once.
 _FORCED_DOWN = sa.exists().where(
     services.LIVE,
     services.services.c.binary == services.COMPUTE,
@@ -165,8 +165,8 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
 )
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# The condition that the host has no pending release of the server (a stored task to free what an earlier operation
-# left on the host while it was down). A pending release would release the new claim, too.
+# The condition that the host has no pending release of the server, because this would release the new claim, too.
+# A pending release is a stored task to free what an earlier operation left on the host while it was down.
 # The inner select is a derived table, because MySQL can't otherwise read a table that it updates.
 _NO_RELEASE = sa.not_(
     sa.exists(
@@ -330,8 +330,8 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Delete the operation row. No other operation waits for its end, because operations wait only for the end
-            # of cancelled operations.
+            # Delete the operation row.
+            # No other operation waits for its end, because operations wait only for the end of cancelled operations.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)

@@ -38,8 +38,7 @@ def add(conn: sa.Connection, device_ids: Iterable[int], instance_uuid: str) -> N
     Devices that the server does not hold are skipped.
     """
     project = sa.select(servers.c.project_id).where(servers.c.uuid == instance_uuid).scalar_subquery()
-    # Do not read compute_nodes here: MySQL would lock rows of this table that the same transaction must change soon
-    # after.
+    # Do not read compute_nodes here: MySQL would lock rows of this table that the same transaction changes soon after.
     found = sa.select(
         devices.c.uuid,
         *(devices.c[name] for name in _COPIED),

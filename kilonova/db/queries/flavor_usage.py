@@ -27,8 +27,8 @@ extras = cell_models.InstanceExtra.__table__
 system_metadata = cell_models.InstanceSystemMetadata.__table__
 operations = cell_models.Operation.__table__
 
-# The condition that a server counts against quotas. A soft-deleted server, which will be deleted later, counts only
-# while it is being restored.
+# The condition that a server counts against quotas.
+# A soft-deleted server, which will be deleted later, counts only while it is being restored.
 COUNTS = sa.or_(
     sa.func.coalesce(instances.c.vm_state, '') != VmState.SOFT_DELETED.value,
     instances.c.task_state == TaskState.RESTORING.value,

@@ -40,8 +40,8 @@ def claim(
             return claims.claim(cell_db, request)
         row, members = found
         members.pop(request.instance_uuid, None)
-        # Only the policy affinity needs the hosts of members in other cells. Anti-affinity needs only the servers on
-        # this cell's hosts.
+        # Only the policy affinity needs the hosts of members in other cells.
+        # Anti-affinity needs only the servers on this cell's hosts.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
         def look(cell_conn: sa.Connection) -> None:

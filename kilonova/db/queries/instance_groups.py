@@ -137,7 +137,7 @@ def _lock(conn: Connection, uuid: str) -> int | None:
     return conn.execute(sa.select(groups.c.id).where(groups.c.uuid == uuid).with_for_update()).scalar()
 
 
-# --- change the members ----------------------------------------------------------------------------------------------
+# --- change the members of server groups -----------------------------------------------------------------------------
 def add_members(conn: Connection, group: tuple[int, str], uuids: Sequence[str]) -> None:
     """Add servers to a ``group`` (id, uuid) by one INSERT.
 

@@ -370,8 +370,8 @@ def accept_delete(
         if WAIT in slots:
             # The waiting row is a soft delete or an evacuation that hasn't begun. The delete replaces it.
             forget_waiting(conn, instance_uuid)
-        # ``running`` is 0 if the other operation ended just now. Then nothing is cancelled, and the delete need not
-        # wait.
+        # ``running`` is 0 if the other operation ended just now.
+        # Then nothing is cancelled, and the delete need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -459,8 +459,8 @@ def accept_soft_delete(
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
-        # ``running`` is 0 if the other operation ended just now. Then nothing is cancelled, and the soft delete need
-        # not wait.
+        # ``running`` is 0 if the other operation ended just now.
+        # Then nothing is cancelled, and the soft delete need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -482,16 +482,16 @@ def reset_state(
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        # Do not cancel operations that are only repeated until they succeed (FORWARD_KINDS). Otherwise the resources
-        # that they still have to release would remain.
+        # Do not cancel operations that are only repeated until they succeed (FORWARD_KINDS).
+        # Otherwise the resources that they still have to release would remain.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
         # The waiting operation, if there is one, is an evacuation that has not begun. Delete it.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a move that waits for a confirm or revert, unless an operation runs. Such an operation is a delete,
-        # which ends the move itself.
+        # Confirm a move that waits for a confirm or revert, unless an operation runs.
+        # Such an operation is a delete, which ends the move itself.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None

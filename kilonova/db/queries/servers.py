@@ -54,14 +54,13 @@ _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_a
 # Long columns that only some users may see.
 _BULKY = frozenset(('user_data', 'key_data'))
 COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
-# Columns that are never NULL. Conditions on these columns need no special case for NULL, so the database can use its
-# indexes.
+# Columns that are never NULL.
+# Conditions on these columns need no special case for NULL, so the database can use its indexes.
 _SOLID = frozenset(('created_at', 'uuid', 'id'))
 _ALL = (sa.false(), sa.true())
 
 
-# Conditions of servers that lists leave out by default: deleted servers, and soft-deleted servers, which can be
-# restored.
+# Conditions of servers that lists leave out by default: deleted servers, and soft-deleted (restorable) servers.
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
@@ -670,7 +669,7 @@ def host_states(conn: Connection, hosts: Iterable[str], down_time: float) -> dic
     return found
 
 
-# --- changes of plain columns ----------------------------------------------------------------------------------------
+# --- changes of columns other than the states ------------------------------------------------------------------------
 @engine.retried
 def update(
     database: Database, uuid: str, values: Mapping[str, Any], write: Callable[[Connection], object] = lambda conn: None
