@@ -84,9 +84,9 @@ class HostAccelerators:
     ) -> list[AcceleratorRequest]:
         """Wait until all accelerator requests of the uuid ``holder`` are bound, and return the requests.
 
-        ``check()`` is called repeatedly, and an error that it raises ends the waiting. Raises
-        AcceleratorRequestBindingFailed if a binding failed, if the time is up, or if the number of requests is not what
-        the device profile and the ports ask for.
+        ``check()`` is called repeatedly, and an error that it raises ends the waiting. AcceleratorRequestBindingFailed
+        is raised in three cases: a binding failed, the time is up, or the device profile and the ports ask for another
+        number of requests.
         """
         if device_profile.name_of(flavor.extra_specs) is None and not has_ports:
             return []

@@ -95,8 +95,9 @@ def query_method(declared: Callable[..., object]) -> Callable[[_Act], _Act]:
 class Endpoint:
     """The RPC endpoint of this host, with one attribute for each method that ``rpc.compute`` declares.
 
-    Each method is implemented by a function of one of the ``modules`` that is marked with ``operation_method`` or
-    ``query_method``, or by one of the callables ``own``, which has the method's name and is called as ``own(ctxt, …)``.
+    A method is implemented by a function in one of the ``modules``, which is marked with ``operation_method`` or
+    ``query_method``. ``own`` are further implementations, such as bound methods. They have the method's name and get
+    the context as their first argument.
     """
 
     def __init__(

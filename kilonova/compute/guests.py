@@ -1,7 +1,7 @@
 """Compare guests with their servers' rows after the host has booted, and periodically.
 
-A guest whose domain does not exist counts as off. A server that ran when its host went down is started again. If this
-fails, for example because a service that the server needs comes back later than the host, a conductor creates an
+A guest whose domain does not exist counts as off. A server that ran when its host went down is started again. This can
+fail, for example because a service that the server needs comes back later than the host. Then a conductor creates an
 operation row for the server and tries again later (``db.queries.resumes``). So a server that is ACTIVE without a
 running guest always has an operation row. This module does not change a server that has an operation row until the
 operation has ended.

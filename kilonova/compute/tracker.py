@@ -153,9 +153,8 @@ class Tracker:
     def writing(self, ctxt: RequestContext) -> Iterator[None]:
         """Hold the lock for writing this node's rows while the block runs.
 
-        With the lock, an older usage never overwrites a newer one in the node's row. If ``distrust`` was called, or if
-        it is not known whether the last plan was written, the next thread that takes the lock first reads the device
-        rows again.
+        With the lock, an older usage never overwrites a newer one in the node's row. The device rows are read again
+        when the lock is taken, if ``distrust`` was called or if it is not known whether the last plan was written.
         """
         with self._writer:
             if self._distrusted and self.reload is not None:

@@ -141,9 +141,13 @@ def is_retriable(error: BaseException) -> bool:
 def is_unreachable(error: BaseException) -> bool:
     """Return whether the error means that the database didn't answer, so that the statement's result is unknown.
 
-    The result is True for refused and lost connections, servers that start, stop or have no connection left, an
-    exhausted pool, a statement or a lock that took longer than allowed, and a SQLite file that stayed locked for
-    SQLITE_BUSY seconds. See rule 16 of operations.md.
+    See rule 16 of operations.md. The result is True in these cases:
+
+    - A connection was refused or lost.
+    - The server is starting or stopping, or has no connection left.
+    - The connection pool is exhausted.
+    - A statement or a lock took longer than allowed.
+    - A SQLite file stayed locked for SQLITE_BUSY seconds.
     """
     if isinstance(error, exc.TimeoutError):
         return True

@@ -424,8 +424,8 @@ class ListBase(ovo.ObjectListBase[Any]):
 class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
     """A serializer of oslo.messaging for RPC arguments and results, which may contain versioned objects.
 
-    Objects can be nested in dicts, lists, tuples and sets at any depth. If a received object has a newer minor version
-    than this process knows, it is sent to the indirection, which returns the object in the known version.
+    Objects can be nested in dicts, lists, tuples and sets at any depth. A received object may have a newer minor
+    version than this process knows. It is then sent to the indirection, which returns it in the known version.
     """
 
     def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:

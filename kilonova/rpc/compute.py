@@ -292,9 +292,9 @@ class LiveMigrationCalls(RpcInterface):
 class Interfaces(RpcInterface):
     """Methods that attach network interfaces to an existing guest and detach them, with methods that undo this.
 
-    ``vif`` is the interface in the form in which the info cache stores it. If an interface is a function of a PCI
-    device (SR-IOV), the host claims the function before the interface is attached, and frees the function after the
-    guest has released the interface. ``request`` and ``request_id`` are the PCI request of such an interface.
+    ``vif`` is the interface in the form in which the info cache stores it. An interface may be a function of a PCI
+    device (SR-IOV). The host claims the function before the interface is attached, and frees it after the guest has
+    released the interface. ``request`` and ``request_id`` are the PCI request of such an interface.
     """
 
     @step_call('6.13')
@@ -412,8 +412,8 @@ class VolumeSnapshotCalls(RpcInterface):
     def snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str]) -> Any:
         """Make the guest write to a new file of the volume from now on.
 
-        ``files`` is a dict with the keys ``volume_id``, ``name`` and ``format`` of the file to which the guest writes
-        at present, and ``new``, the name of the new file, which has the format qcow2.
+        ``files`` is a dict. It has ``volume_id``, ``name`` and ``format`` of the file to which the guest writes at
+        present, and ``new``, the name of the new file. The new file has the format qcow2.
         """
 
     @step_call('6.13')

@@ -3,9 +3,9 @@
     outages.quieten()     # after logging is set up; a second call does nothing
 
 During an outage each connection and each waiting thread logs each attempt: 4,700 lines in ten minutes (measured). With
-this filter, the log has the first message about an outage, then one message every ten minutes with the number of
-messages that were left out, and one message when the broker is back. If ``[DEFAULT]default_log_levels`` contains
-oslo.messaging=DEBUG, all messages are logged.
+this filter, the log has the first message about an outage, and one message when the broker is back. In between, it has
+one message every ten minutes, with the number of messages that were left out. If ``[DEFAULT]default_log_levels``
+contains oslo.messaging=DEBUG, all messages are logged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Confirm or revert a resize or cold migration. Except ``check_revert``, the steps are repeated until they succeed.
 
 Confirm: the source deletes the disks and guest that it kept, and frees the old devices. Revert: the source checks that
-it can take the server back, the destination deletes the new guest and releases its claims, then the source restores the
-server.
+it can take the server back. Then the destination deletes the new guest and releases its claims. At last the source
+restores the server.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ def page(
 ) -> list[dict[str, Any]] | None:
     """Return actions of a server, newest first, that are older than the action of the request ``marker``.
 
-    ``since`` and ``before`` (naive UTC) limit updated_at. Return None if the request ``marker`` has no action on the
-    server.
+    Only actions whose updated_at is between ``since`` and ``before`` (naive UTC) are returned. Return None if the
+    request ``marker`` has no action on the server.
     """
     query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
     if marker is not None:

@@ -163,7 +163,7 @@ def delete_host(databases: Databases, uuid: str, host: str, *, transport_url: st
 def map_instances(
     databases: Databases, uuid: str, max_count: int | None = None, *, transport_url: str | None = None
 ) -> tuple[int, bool]:
-    """Create at most ``max_count`` missing mappings of servers that are in a cell and not deleted.
+    """Create at most ``max_count`` missing mappings of servers that are in the cell ``uuid`` and not deleted.
 
     Return (number of new mappings, whether more are missing). Raises CellMappingNotFound if the cell does not exist.
     """

@@ -193,8 +193,8 @@ def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
 def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = None) -> None:
     """Check that an operation is still at the step and attempt of this key, before the host begins to work on it.
 
-    If ``undo`` is True, the host wants to undo the step. Then the operation row must say that this step of this attempt
-    is being undone, or the row must be a pending release (a task to free later what a host holds of a server).
+    If ``undo`` is True, the host wants to undo the step. Then the operation must be undoing this step of this attempt,
+    or it must be a pending release (a task to free later what a host holds of a server).
 
     Raises:
         KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
@@ -233,8 +233,8 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
     """Store the mark (the name of a host's write) in the operation row.
 
     Return False if this write was marked before, or if the host may not claim. ``free_of`` is None or a tuple (server
-    uuid, host). If it is given, the row is marked only if the host isn't forced down and has no pending release, which
-    would have to free something of an earlier operation of the server. Raises KeyGone if the row is not at the step
+    uuid, host). If it is given, the row is not marked if the host is forced down, or if it has a pending release of
+    the server (something of an earlier operation that it must free first). Raises KeyGone if the row is not at the step
     key, and HostRejected if the host has undone its work under the key.
     """
     statement, values = _MARK, _parts(key)
@@ -453,9 +453,9 @@ def _write_usage(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
 
 
 def _write_usage_again(conn: sa.Connection, usage: dict[str, Any] | None) -> None:
-    """Write the host's usage of a claim or save once more, when the claim or save itself is repeated.
+    """Write the host's usage again. Called when a claim or save that was already written is repeated.
 
-    The host may have died after the first write. When it restarted, it reported a usage without this server, which
+    The host may have died after the first write. When it restarted, it reported a usage without this server, and this
     replaced the usage of the first write.
     """
     if usage and 'usage_serial' in usage:

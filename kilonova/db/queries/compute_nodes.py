@@ -184,7 +184,7 @@ def statistics(connection: sa.Connection) -> Row:
         )
     )
     if row is None:
-        raise LookupError('an aggregate query returned no row')
+        raise LookupError('the query for sums of compute nodes returned no row')
     return row
 
 

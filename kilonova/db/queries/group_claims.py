@@ -1,9 +1,9 @@
 """Check a server group's policy once more in the transaction that claims a host for one of its servers.
 
 Several schedulers choose hosts at the same time and don't see each other's choices. So claims of one group run one
-after the other: each locks the group's row in the API database until its claim in the cell is committed, and reads the
-members and their hosts under this lock. If the group's servers must be on different hosts, a host can be claimed for
-only one of them. If they must be on the same host, the second server can claim only the host of the first.
+after the other. Each claim locks the group's row in the API database until the claim in the cell is committed. It reads
+the members and their hosts while it holds this lock. If the group's servers must be on different hosts, a host can be
+claimed for only one of them. If they must be on the same host, the second server can claim only the host of the first.
 """
 
 from __future__ import annotations

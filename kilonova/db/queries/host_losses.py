@@ -85,9 +85,14 @@ def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
 def hurry(cell_db: engine.Database, host: str) -> list[str]:
     """Make the operations that may wait for this lost host due now, and return their uuids.
 
-    The caller wakes a conductor for each uuid. An operation may wait for the host if its server is on the host, moves
-    from or to it or left something on it, or if the operation has chosen the host in a step. The host's own pending
-    releases are not changed, because only the host itself can do them.
+    The caller wakes a conductor for each uuid. An operation may wait for the host if one of these is true:
+
+    - Its server is on the host.
+    - Its server is moving from or to the host.
+    - Its server has left something on the host (it has a pending release there).
+    - The operation has chosen the host in a step.
+
+    The host's own pending releases are not changed, because only the host itself can do them.
     """
     here = sa.select(_servers.c.uuid).where(_servers.c.host == host, _servers.c.deleted == 0)
     moving = sa.select(_moves.c.instance_uuid).where(

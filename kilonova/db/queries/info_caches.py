@@ -60,8 +60,8 @@ def replace(conn: sa.Connection, uuid: str, seen: str | None, vifs: Sequence[Map
 def amend(conn: sa.Connection, uuid: str, change: Callable[[Any], dict[str, Any]]) -> None:
     """Replace each stored interface of a server by the result of ``change(interface)``.
 
-    Nothing is written if the cache is empty, if nothing changes, if another transaction writes the cache at the same
-    moment, or if ``change`` can't read an interface.
+    Nothing is written in four cases: the cache is empty, nothing changes, another transaction writes the cache at the
+    same moment, or ``change`` can't read an interface.
     """
     seen = conn.execute(sa.select(caches.c.network_info).where(caches.c.instance_uuid == uuid)).scalar()
     try:

@@ -188,10 +188,14 @@ def stopped(
 ) -> tuple[list[str], list[str], int]:
     """Return operations that were cancelled but may not have stopped. The cancel must be sent again to their hosts.
 
-    The result is a tuple of three: uuids of deletes that still wait for another operation to end, uuids of this owner's
-    cancelled operations whose undo has not begun, and the value of ``after`` for the next call (0 if no rows are left).
-    Each list is sorted, oldest first. At most ``limit`` rows with ids greater than ``after`` are read. Deletes that
-    have waited for less than ``age`` seconds are left out.
+    The result is a tuple of three values:
+
+    - the uuids of deletes that still wait for another operation to end, oldest first
+    - the uuids of this owner's cancelled operations whose undo has not begun, oldest first
+    - the value of ``after`` for the next call, or 0 if no rows are left
+
+    At most ``limit`` rows with ids greater than ``after`` are read. Deletes that have waited for less than ``age``
+    seconds are left out.
     """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
     return (

@@ -396,8 +396,8 @@ def add_beside(
 def put_beside(conn: sa.Connection, row: OperationRow) -> str:
     """Insert an operation row that runs concurrently with a server's other rows, and return its uuid.
 
-    If a row with the same kind and arguments exists that no conductor has taken and whose work has not begun, insert
-    nothing and return the uuid of the existing row.
+    Nothing is inserted if the server has a row with the same kind and arguments that no conductor has taken yet and
+    whose work has not begun. Then return the uuid of the existing row.
     """
     for other in of_instance(conn, row.instance_uuid):
         if not other.unreadable and (other.kind, other.args, other.owner, other.position) == (
@@ -640,8 +640,11 @@ def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
     """Return which of these servers a restarted ``host`` must leave to their operations.
 
-    Such a server has one of three kinds of operation: a running or waiting one, a resume, which makes the host start
-    the server, or a pending release, which makes the host free something (for example a disk that a move renamed).
+    Such a server has an operation of one of three kinds:
+
+    - an operation that runs, or waits for the running one to end
+    - a resume, by which the host is to start the server
+    - a pending release, by which the host is to free something, for example a disk that a move renamed
     """
     return set(
         conn.execute(

@@ -81,8 +81,8 @@ def list_devices(
 def page(connection: sa.Connection, *, after: int | None, limit: int, **filters: Any) -> list[Row]:
     """Return at most ``limit`` devices of a cell whose ids are greater than ``after``, sorted by id.
 
-    A row has the device's columns, ``host`` and ``hypervisor_hostname`` of its node, and ``server_name`` and
-    ``project_id`` of the server that holds the device (None if no server holds it). ``filters`` are uuid, host,
+    A row has the device's columns, and ``host`` and ``hypervisor_hostname`` of its node. It also has ``server_name``
+    and ``project_id`` of the server that holds the device, or None if no server holds it. ``filters`` are uuid, host,
     address, types, statuses, server and project_id.
     """
     query = _shown(**filters).order_by(pci_devices.c.id).limit(limit)

@@ -1,6 +1,6 @@
 """Read servers for the API's lists and details, with a fixed number of SQL statements for any number of servers.
 
-A row is a dict of ``instances`` columns plus, as far as the caller requests them, ``flavor`` (a dict of the flavor's
+A row is a dict of ``instances`` columns. If the caller requests them, it also has ``flavor`` (a dict of the flavor's
 fields), ``network_info``, ``trusted_certs``, ``metadata``, ``tags``, ``volumes``, ``image_properties`` and ``fault``.
 Rows of build requests have the same form, so callers needn't distinguish them from servers of a cell.
 """
