@@ -109,7 +109,7 @@ def build(conf: cfg.ConfigOpts, name: str) -> ProxyPart:
 
 
 def check(conf: cfg.ConfigOpts) -> None:
-    """Raise StartRefused if [vnc]auth_schemes has another value than none, which the proxy does not support."""
+    """Raise StartRefused if [vnc]auth_schemes has a value other than none. The proxy supports no other scheme."""
     from kilonova.cmd.daemon.program import StartRefused
 
     if list(conf.vnc.auth_schemes) != ['none']:

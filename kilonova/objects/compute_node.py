@@ -119,7 +119,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
         for name in INITIAL_RATIOS:
             if values.get(name) is None:
-                # The row has no such ratio. Leave the field unset, so that the compute service writes the ratio.
+                # The row lacks this allocation ratio. Leave the field unset, so that the compute service writes it.
                 values.pop(name, None)
         values['supported_hv_specs'] = texts.read(
             f'supported_instances {where}',

@@ -33,7 +33,7 @@ VOLUMES_MADE = 'volumes_made'
 VOLUME_SWAPPED = 'volume_swapped'
 # Argument of an operation that reports a snapshot to the volume service later: its id, status and progress.
 SNAPSHOT_TOLD = 'snapshot_told'
-# The key of the second attachment's id, which the destination of a live migration has in "hosts".
+# A key in an entry of "hosts": the id of the second attachment, which the destination of a live migration has.
 ANOTHER = 'attachment_id'
 # Argument of an operation that deletes an image and its volume snapshots later, unless the image is active.
 SNAPSHOTS_OF = 'snapshots_of'
@@ -53,8 +53,8 @@ class AttachedVolume:
         connection: Cinder's connection for that host, including secrets.
         boot_index: 0 if the server boots from the volume.
         bus, device_type: the values that the user requested; None means that the values of the image are used.
-        known_at: {host: {'connector': …, 'connection': …}} of the last hosts. The destination of a live migration also
-            has the key 'attachment_id'.
+        known_at: {host: {'connector': …, 'connection': …}} for the last hosts that used the volume. The entry of a live
+            migration's destination also has the key 'attachment_id'.
     """
 
     uuid: str

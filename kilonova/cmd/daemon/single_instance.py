@@ -19,8 +19,8 @@ from kilonova.cmd.daemon.program import StartRefused
 class SoleUse:
     """The exclusive use of a directory, until ``end`` is called or the process ends.
 
-    ``who`` is the text by which the error message of another process names this process. The constructor raises
-    StartRefused if another process uses the directory.
+    ``who`` describes this process. If another process wants the directory, its error message contains this text. The
+    constructor raises StartRefused if another process uses the directory.
     """
 
     def __init__(self, directory: str, name: str, who: str) -> None:
