@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from kilonova import errors
 
-# PATH with the directories of mkfs and mkswap, which the PATH of ordinary users may lack.
+# Programs run with the directories of mkfs and mkswap in PATH, because the PATH of ordinary users may lack them.
 ENVIRONMENT = {
     **os.environ,
     'LC_ALL': 'C',
@@ -62,7 +62,7 @@ def watched(check: Callable[[], None], *argv: str) -> None:
     fails or is not installed.
     """
     check()
-    # Error output goes to a file: it could fill a pipe, which no thread reads meanwhile, and block the program.
+    # The program writes its errors to a file. It would block on a full pipe, because no thread reads from it meanwhile.
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
             process = subprocess.Popen(

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from kilonova import errors
 
 PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
-# {prefix of a bus: maximum number of disks on this bus}. Checked only when a volume gets a name.
+# A dict from a bus's name prefix to its maximum number of disks, which is checked only when a volume gets a name.
 _MOST = {'vd': 26, 'sd': 26, 'hd': 4, 'fd': 2}
 
 

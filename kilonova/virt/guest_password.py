@@ -3,8 +3,8 @@
     changes = in_parts(encrypted('hunter2', key_data))     # the values to save
     joined(system_metadata)                                # the encrypted password for the API, or '' if there is none
 
-Either the guest sets its password itself and sends it to the metadata service, or the compute service sets the
-password through the guest's agent and stores it.
+There are two ways to a password. Either the guest sets it itself and sends it to the metadata service, or the compute
+service sets it through the guest's agent and stores it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def in_parts(text: str) -> dict[str, str | None]:
 def encrypted(password: str, public_key: str | None) -> str | None:
     """Return the password encrypted with a server's SSH key (PKCS #1 v1.5), in base64. Nova's clients can decrypt it.
 
-    Return None if there is no key, if it is not an RSA key, or if the password is too long for the key.
+    Return None if the server has no RSA key, or if the password is too long for the key.
     """
     try:
         key = load_ssh_public_key((public_key or '').encode())

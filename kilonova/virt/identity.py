@@ -1,8 +1,9 @@
 """Ids of this host, its machine and its storage, which are stored in files and survive a restart.
 
-A compute service copies disks to another one as local files only if the two have the same machine id and boot id, and
-if it finds the other's storage id under the other's instances_path. The storage id is compared because containers on
-one machine may have the same machine id and boot id, but different file systems.
+A compute service copies disks to another compute service as local files only if two things are true. The two services
+have the same machine id and boot id. And the service finds the other's storage id under the other's instances_path. The
+storage id is compared because containers on one machine may have the same machine id and boot id, but different file
+systems.
 
 Each start of a compute service has an id, its *run*, which the service writes to its instances_path. Two hosts share
 storage if they have the same storage id and each finds the other's run in its own instances_path. An equal storage id

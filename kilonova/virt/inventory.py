@@ -28,7 +28,7 @@ COMMON_TRAITS = frozenset(
     | {f'COMPUTE_IMAGE_TYPE_{name.upper()}' for name in IMAGE_FORMATS}
 )
 
-# Pairs of an allocation ratio in the compute node's record, and the resource class to which the ratio applies.
+# Each pair has the name of an allocation ratio in the compute node's record, and the resource class of this ratio.
 RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'), ('disk_allocation_ratio', 'DISK_GB'))
 
 

@@ -39,17 +39,17 @@ class FakeDomain:
     hostdevs: list[str] = field(default_factory=list)
     # Ids of the guest's ports.
     vifs: list[str] = field(default_factory=list)
-    # Ports that are PCI functions: {port id: PCI address}.
+    # A dict from port id to PCI address, for the ports that are PCI functions.
     slots: dict[str, str] = field(default_factory=dict)
-    # {volume id: the volume's size in GiB that the guest sees}, in the order of the guest's volumes.
+    # A dict from volume id to the size in GiB that the guest sees, in the order of the guest's volumes.
     volumes: dict[str, int] = field(default_factory=dict)
-    # {volume id: counters of reads and writes since the guest was started}.
+    # A dict from volume id to the counters of reads and writes since the guest was started.
     used: dict[str, VolumeCounters] = field(default_factory=dict)
-    # {volume id: id of the volume to which it is being copied}.
+    # A dict from volume id to the id of the volume to which it is being copied.
     copies: dict[str, str] = field(default_factory=dict)
-    # {volume id: id of the volume that has replaced it}.
+    # A dict from volume id to the id of the volume that has replaced it.
     moved: dict[str, str] = field(default_factory=dict)
-    # {volume id: names of its files, each followed by its backing file}. The guest writes to the first file.
+    # A dict from volume id to the names of its files, each followed by its backing file. The guest writes to the first.
     files: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -68,7 +68,7 @@ class FakeMachine:
 
     def __init__(self, machine_id: str = 'fake-machine') -> None:
         self.machine_id = machine_id
-        # Live-migrated guests for which the destination has not called ``receive`` yet: {host: {server uuid: domain}}.
+        # {host: {server uuid: domain}} of live-migrated guests for which the host has not called ``receive`` yet.
         self.arrived: dict[str, dict[str, FakeDomain]] = defaultdict(dict)
         self.disks: dict[str, dict[str, FakeDisk]] = defaultdict(dict)
 

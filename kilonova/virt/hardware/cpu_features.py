@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-# Traits (without HW_CPU_X86_) whose features have other names in libvirt: {trait: feature}.
+# A dict from trait (without HW_CPU_X86_) to libvirt's name of the feature, if the two names differ.
 _FEATURES = {
     'ABM': 'abm',
     'AESNI': 'aes',

@@ -8,10 +8,15 @@ The scheduler's NUMA filter and the claim on the host use this code.
     placed = fit(host, constraints.of(flavor, image.properties), CellLimits(cpu_ratio=4.0))     # None: it does not fit
     consume(host, placed)
 
-Each cell of a placed topology has: the number of the host's cell (``id``), the host CPU of each dedicated vCPU
-(``cpu_pinning``), the CPUs of isolated emulator threads (``cpuset_reserved``), and the page size in KiB. Dedicated
-CPUs, and pages of a requested size, are given to only one server at a time. Shared CPUs and memory may be overcommitted
-by the allocation ratios.
+Each cell of a placed topology has these attributes:
+
+- ``id``: the number of the host's cell
+- ``cpu_pinning``: the host CPU of each dedicated vCPU
+- ``cpuset_reserved``: the CPUs of isolated emulator threads
+- ``pagesize``: the page size in KiB
+
+Dedicated CPUs, and pages of a requested size, are given to only one server at a time. Shared CPUs and memory may be
+overcommitted by the allocation ratios.
 """
 
 from __future__ import annotations
@@ -259,8 +264,7 @@ class _CellTable:
     def __init__(self, host: NUMATopology, wanted: InstanceNUMATopology, size: int | None, limits: CellLimits) -> None:
         self._wanted, self._size, self._limits = wanted.cells, size, limits
         isolated = 'emulator_threads_policy' in wanted and wanted.emulator_threads_policy == pinning.ISOLATE
-        # Number of additional CPUs for each cell of the server: 1 for the first cell if the server has isolated
-        # emulator threads, otherwise 0.
+        # The first cell of a server with isolated emulator threads needs one more CPU. All other cells need none.
         self._reserve = [int(isolated and not number) for number in range(len(wanted.cells))]
         self._found: dict[tuple[int, int], InstanceNUMACell | None] = {}
 
@@ -334,7 +338,7 @@ def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) 
         return False
     if not pages or (size is not None and size != pages[0].size_kb):
         return True
-    # Count only memory in pages of the smallest size: memory reserved for larger pages cannot be used for them.
+    # Count only the memory in pages of the smallest size, because the memory in larger pages cannot be used instead.
     total_kb = (pages[0].total - pages[0].reserved) * pages[0].size_kb
     used_kb = host.memory_usage * 1024 - sum(one.used * one.size_kb for one in pages[1:])
     found: bool = wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)

@@ -75,8 +75,7 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
         most[part] = image or flavor or MOST
     of_flavor = {part: _flavor(extra_specs, f'hw:cpu_{part}') for part in PARTS}
     of_image = {part: _image(properties, f'hw_cpu_{part}') for part in PARTS}
-    # If the flavor has any preferred number, all preferred numbers of the image are ignored, so that the two sets of
-    # numbers cannot contradict each other.
+    # If the flavor has any preferred number, all preferred numbers of the image are ignored, to avoid contradictions.
     wishes = of_flavor if any(of_flavor.values()) else of_image
     for part, wanted in wishes.items():
         if wanted is not None and wanted > most[part]:

@@ -52,7 +52,7 @@ PROPERTIES = (
 
 # A dict from version of control groups to the (smallest, largest) number of CPU shares that Linux accepts.
 CPU_SHARES = {1: (2, 262144), 2: (1, 10000)}
-# (smallest, largest) values of CPU limits that at least one version of Linux accepts. Period and quota: microseconds.
+# A dict from CPU limit to the (smallest, largest) value that any version of Linux accepts. Times are in microseconds.
 CPU_LIMITS = {
     'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
     'period': (1000, 1000000),
@@ -60,9 +60,9 @@ CPU_LIMITS = {
 }
 _DISK = re.compile(r'quota:disk_((?P<what>read|write|total)_(?P<unit>bytes|iops)_sec(?P<burst>_max(_length)?)?)')
 MOST_DISK = 10**15
-# (smallest, largest) number of bits of a physical address in a QEMU guest.
+# The smallest and the largest number of bits of a physical address in a QEMU guest.
 ADDRESS_BITS = (32, 52)
-# The largest number of random bytes and of milliseconds that libvirt accepts.
+# The largest values that libvirt accepts for hw_rng:rate_bytes (bytes) and for hw_rng:rate_period (milliseconds).
 MOST_RANDOM = 2**32 - 1
 
 
@@ -322,7 +322,7 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
         number = _number(name, extra_specs[name])
         if not 0 <= number <= MOST_RANDOM:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_RANDOM}')
-        # In extra specs, 0 means: no limit of bytes, or the default period. Tuning has None in these cases.
+        # The value 0 in an extra spec means that there is no limit of bytes or that the default period is used.
         numbers[name] = number or None
     rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))
     if period is not None and rate is None:

@@ -9,7 +9,7 @@ connection, for two reasons. When keepalive closes a connection, libvirt wakes o
 (observed with 9.0). And libvirtd reads no keepalive messages from a client that has five calls in progress. One
 additional connection receives events, and only the watchdog makes calls on it.
 
-The daemon may be restarted at any time: a call that loses its connection is repeated on a new one, so all calls must be
+The daemon may be restarted at any time. A call that loses its connection is repeated on a new one, so all calls must be
 safe to repeat. Keepalive detects a daemon that hangs completely: the calls in progress fail, and later calls fail at
 once until the daemon answers. ``watchdog`` detects a daemon that answers keepalive messages but no calls. In this case
 later calls fail at once, too, but the calls in progress continue to wait, because libvirt cannot end them. With
@@ -58,8 +58,8 @@ KEEPALIVES = 3
 # Number of keepalive intervals after which a call of the watchdog counts as hung.
 # Keepalive closes dead connections earlier, so the watchdog only finds daemons that still answer keepalive messages.
 HUNG_AFTER = KEEPALIVES + 2
-# Maximum number of libvirt calls in progress. It is less than eventlet's number of native threads, so that some threads
-# are left for other code.
+# Maximum number of libvirt calls that are in progress at the same time.
+# CALLS is less than eventlet's number of native threads, so that some threads are left for other code.
 CALLS = 16
 # Maximum number of seconds that a call waits while CALLS other calls are in progress.
 TURN_WAIT = 120.0
@@ -393,7 +393,8 @@ class Connection:
                 try:
                     found.append(device.XMLDesc(0))
                 except libvirt.libvirtError as error:
-                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:  # unplugged after it was listed
+                    # The error VIR_ERR_NO_NODE_DEVICE means that the device was unplugged after it was listed.
+                    if error.get_error_code() != libvirt.VIR_ERR_NO_NODE_DEVICE:
                         raise
             return found
 

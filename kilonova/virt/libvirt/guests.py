@@ -90,7 +90,8 @@ class LibvirtGuests:
             try:
                 xml = guest.xml()
             except libvirt.libvirtError as error:
-                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:  # deleted after the list was made
+                # The error VIR_ERR_NO_DOMAIN means that the guest was deleted after it was listed.
+                if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
                     raise
                 continue
             yield guest, ElementTree.fromstring(xml)
@@ -123,8 +124,8 @@ class LibvirtGuests:
         plugged: Plugged | None = None,
     ) -> None:
         """Create a server's disks and domain, and start the guest."""
-        # 1. Make the domain's XML and create the guest's mediated devices. An impossible request is refused here,
-        # before any disk is copied.
+        # 1. Make the domain's XML and create the guest's mediated devices.
+        # An impossible request is refused in this step, before any disk is copied.
         asked = wishes.read(block_devices, instance.flavor)
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta, asked), pci_devices)
         xml = self._domains.prepare(guest)

@@ -65,7 +65,7 @@ class LibvirtSnapshots:
             raise DriverMisconfigured(reason='no image client is configured, which is needed to upload images')
         made = self.copy(image_id)
         if not made.is_made():
-            # Ask the image service first: if it fails, no guest is paused in vain.
+            # Ask the image service before the copy, so that no guest is paused in vain if the service does not answer.
             if self._images.get(image_id)['status'] == 'active':
                 return
             self._copy_root_disk(instance, image_id, made, check)
@@ -93,7 +93,7 @@ class LibvirtSnapshots:
         return Copy(self._directory, image_id, self._format)
 
     def _copy_root_disk(self, instance: objects.Instance, image_id: str, made: Copy, check: Check) -> None:
-        """Copy the root disk with QEMU while the guest runs, or copy its file while the guest is paused or off."""
+        """Copy the root disk. QEMU copies the disk of a running guest. Otherwise the disk's file is copied."""
         root = self._disks.present(instance)[0]
         need = self._disks.root_bytes(instance.uuid)
         if root.pool is not None:

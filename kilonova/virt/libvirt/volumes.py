@@ -245,7 +245,7 @@ class LibvirtVolumes:
         if guest.is_active():
             grow(guest, target, self._volumes.extend(volume, sources(guest.xml()).get(volume.volume_id)))
         else:
-            # An error is ignored: the guest's next start connects the volume again, and then sees the new size.
+            # Ignore an error, because the guest's next start connects the volume again, and then sees the new size.
             with contextlib.suppress(VolumeFailed):
                 self._volumes.extend(volume)
         LOG.info('Volume %s now has %d GiB', volume.volume_id, volume.size, instance_uuid=instance.uuid)

@@ -8,7 +8,7 @@
 libvirtd's main loop answers keepalive messages, but other threads of libvirtd execute calls. A lock or a dead file
 system can block these threads. The watchdog calls getCapabilities, because this call changes nothing, is executed by an
 ordinary thread, and is answered by the driver that also starts guests. Long calls such as a save or a migration do not
-disturb the watchdog: they use other connections, and libvirtd has more threads than there can be calls in progress.
+disturb the watchdog. They use other connections, and libvirtd has more threads than there can be calls in progress.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Call:
 
     def _ask(self) -> None:
         try:
-            # Ignore an error of libvirt: it is an answer, too, and shows that libvirtd does not hang.
+            # Ignore an error of libvirt, because an error is an answer, too, and shows that libvirtd does not hang.
             with contextlib.suppress(libvirt.libvirtError):
                 self._connection.getCapabilities()
         finally:

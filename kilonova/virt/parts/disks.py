@@ -72,10 +72,10 @@ class Snapshots(Protocol):
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
         """Upload the current root disk (qcow2, without backing file) to an image that has no data yet.
 
-        The disk is first copied while the guest runs, or while the guest is paused if the hypervisor cannot copy the
-        disk of a running guest. When the copy is complete, ``copied()`` is called, and then the copy is uploaded. A
-        repeated call uploads an existing copy, and does nothing if the image has its data. If the image service does
-        not answer, the copy is kept for the next call.
+        The disk is first copied. The guest runs meanwhile, or is paused if the hypervisor cannot copy the disk of a
+        running guest. When the copy is complete, ``copied()`` is called, and then the copy is uploaded. A repeated call
+        uploads an existing copy, and does nothing if the image has its data. If the image service does not answer, the
+        copy is kept for the next call.
 
         Raises errors.ImageNotFound, errors.ImageUnacceptable, errors.Unanswered, GuestFailed, and exceptions of
         ``check``.

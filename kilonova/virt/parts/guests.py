@@ -10,8 +10,8 @@ from kilonova import errors, objects
 from kilonova.objects.vif import Vif
 from kilonova.virt.parts.disks import Check, ImageMeta
 
-# Called once while a new guest is still paused and its interfaces are plugged. The guest runs after the call.
-# An exception that it raises ends the creation of the guest.
+# A function that waits for a new guest's network. It is called once, after the interfaces are plugged.
+# The guest is paused until this function returns. An exception from the function ends the creation of the guest.
 Plugged = Callable[[], None]
 
 

@@ -79,19 +79,26 @@ class Host(Protocol):
     def get_available_resource(self) -> dict[str, Any]:
         """Return a dict that describes the resources of the host.
 
-        Keys: supported_instances [[arch, hv_type, vm_mode]], vcpus, memory_mb, local_gb, vcpus_used, memory_mb_used
-        (the last two are always 0, because the compute service itself counts what servers use), local_gb_used,
-        hypervisor_type, hypervisor_version (int), hypervisor_hostname (= conf.host), uuid (of the node, which never
-        changes), cpu_info (JSON string), disk_available_least (GiB), numa_topology (a NUMATopology object without any
-        usage, serialised as a JSON string, or None), stats {}, and pci_passthrough_devices.
+        The dict has these keys:
 
-        pci_passthrough_devices is a list (not JSON) of *all* PCI devices of the host, sorted by address. Each is a dict
-        with dev_id, address, vendor_id, product_id, numa_node (int or None), label, dev_type, capabilities, parent_addr
-        for virtual functions, and parent_ifname if it is known (for a physical function its own interface name). A
-        function that supports mediated devices has mdev_types {type: {'available': number that can still be created,
-        'api': for example 'vfio-pci'}}. After the functions, the list has the existing mediated devices, active or only
-        defined: address is the uuid, dev_type is MDEV, parent_addr is the address of their function, mdev_type is the
-        type; vendor_id, product_id, numa_node and label are those of the function.
+        - vcpus, memory_mb, local_gb, local_gb_used, and disk_available_least (GiB)
+        - vcpus_used and memory_mb_used: always 0, because the compute service itself counts what servers use
+        - uuid: the node's uuid, which never changes
+        - hypervisor_hostname (equal to conf.host), hypervisor_type, and hypervisor_version (int)
+        - supported_instances: a list of lists [arch, hv_type, vm_mode]
+        - cpu_info: a JSON string
+        - numa_topology: a NUMATopology object without any usage, as a JSON string, or None
+        - stats: an empty dict
+        - pci_passthrough_devices: a list of *all* PCI devices of the host, sorted by address
+
+        Each PCI device is a dict with dev_id, address, vendor_id, product_id, numa_node (int or None), label, dev_type
+        and capabilities. A virtual function also has parent_addr. parent_ifname is added if it is known; for a physical
+        function it is the function's own interface name. A function that supports mediated devices has mdev_types
+        {type: {'available': number that can still be created, 'api': for example 'vfio-pci'}}.
+
+        After the functions, the list has the existing mediated devices, active or only defined. Their address is their
+        uuid, dev_type is MDEV, parent_addr is the address of their function, and mdev_type is their type. They have the
+        vendor_id, product_id, numa_node and label of the function.
         """
 
     def inventory(self, existing: Inventories | None = None) -> Inventories:
@@ -124,9 +131,9 @@ class Devices(Protocol):
     def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
         """Return {address: reason} for devices that the host has, but that cannot be given to a guest now.
 
-        These are functions that no longer respond on the PCI bus, and virtual functions of NVIDIA cards that have no
-        vGPU type or another type than ``extra_info`` says. Called before a guest is built, and to find out whether a
-        device that failed works again.
+        One reason is that a function no longer responds on the PCI bus. The other reason concerns virtual functions of
+        NVIDIA cards: the function has no vGPU type, or another type than ``extra_info`` says. Called before a guest is
+        built, and to find out whether a device that failed works again.
         """
 
     def related(self, devices: Iterable[objects.PciDevice]) -> dict[str, frozenset[str]]:

@@ -121,7 +121,8 @@ class LiveProgress(TypedDict):
     disk_remaining: int
 
 
-# Called periodically with the progress. An exception that it raises aborts the migration, and ``migrate`` raises it.
+# A function that is called periodically with the progress of a live migration.
+# If this function raises an exception, the migration is aborted, and ``migrate`` raises the same exception.
 LiveTold = Callable[[LiveProgress], None]
 
 

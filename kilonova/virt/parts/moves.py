@@ -9,7 +9,8 @@ from kilonova import objects
 from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import Plugged
 
-# Called often with (bytes copied, bytes in total) while disks are copied. An exception that it raises ends the copy.
+# A function that is called often with (bytes copied, bytes in total) while disks are copied.
+# An exception that this function raises ends the copy.
 Progress = Callable[[int, int], None]
 
 

@@ -189,8 +189,8 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
     """Start a block job of the disk ``target`` by ``begin()``, unless one is running, and wait until it is done."""
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
-        # Check the job before ``is_done``. In the other order, a job that ends between the two checks would be neither
-        # running nor done, and would count as failed.
+        # Check whether the job still works before calling ``is_done``, because the job may end between the two checks.
+        # If ``is_done`` were called first, such a job would be neither done nor working, and would count as failed.
         is_working = works(guest, target)
         if is_done():
             return

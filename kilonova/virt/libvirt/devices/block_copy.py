@@ -17,7 +17,7 @@ from kilonova.virt.libvirt.guest import Guest
 from kilonova.virt.parts.guests import GuestFailed
 
 COPYING, READY = 'copying', 'ready'
-# Flags for a copy to an existing target. TRANSIENT_JOB: when the guest stops, libvirt also ends the copy job.
+# Flags for a copy to an existing target. TRANSIENT_JOB means that libvirt ends the copy job when the guest stops.
 _FLAGS = (
     libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT
     | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
@@ -70,7 +70,7 @@ def end(guest: Guest, target: str) -> None:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # Libvirt also refuses the call if the copy has just ended. This error is ignored.
+        # libvirt also refuses to end a copy that has just ended, so an error is raised only if the copy still exists.
         if guest.is_active() and state(guest.xml(), target) is not None:
             raise GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 

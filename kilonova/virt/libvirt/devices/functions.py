@@ -20,7 +20,7 @@ from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 
 Devices = list[objects.PciDevice]
-# {vnic_type: XPath of the element with the name of the interface or of the device file, in a node device's XML}
+# A dict from vnic_type to the XPath, in a node device's XML, of the name of the interface or of the device file.
 _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='vdpa']/chardev"}
 
 

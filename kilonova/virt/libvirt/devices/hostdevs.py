@@ -110,8 +110,8 @@ class LibvirtDevices:
     def _family(self, device: PciDevice, made: Mapping[str, Collection[str]]) -> Iterator[str]:
         """Yield the addresses of the devices that cannot be given to another guest while a guest has ``device``.
 
-        The address of ``device`` itself is not among them. ``made`` is a dict of the existing mediated devices: the key
-        is libvirt's name of a PCI function, and the value holds the uuids of the function's mediated devices.
+        The address of ``device`` itself is not among them. ``made`` is a dict of the existing mediated devices. Its
+        keys are libvirt's names of PCI functions. Each value holds the uuids of the function's mediated devices.
         """
         if device.dev_type == MDEV:
             yield device.parent_addr

@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks whether a device was released.
 _LOOK = 0.2
-# Seconds after which a busy guest gets the request again. A PCI slot of a q35 machine is busy for 5 s after a change.
+# Seconds until a busy guest gets an unplug request again. A PCI slot of a q35 machine is busy for 5 s after a change.
 _BUSY = 5.0
 _BUSY_WORDS = 'guest is busy'
 _ASKED_WORDS = 'already in the process of unplug'
@@ -177,7 +177,7 @@ def _detach(guest: Guest, device: str) -> UnplugResult:
         if _BUSY_WORDS in said:
             LOG.debug('The guest is busy; the unplug request is sent again: %s', said, instance_uuid=guest.uuid)
             return UnplugResult.BUSY
-        # These errors are ignored: the unplug was already requested, or the guest has already released the device.
+        # Ignore errors which say that the unplug was already requested, or that the guest has released the device.
         if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
             raise GuestFailed(act='detach a device from', uuid=guest.uuid, reason=said) from error
     return UnplugResult.YES

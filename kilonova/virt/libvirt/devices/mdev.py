@@ -27,8 +27,8 @@ from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# libvirt's name of a mediated device is 'mdev_' and its uuid, with '_' in place of '-'. Since libvirt 7.8, '_' and the
-# address of the parent follow.
+# libvirt's name of a mediated device is 'mdev_' and the device's uuid, with '_' in place of '-'.
+# Since libvirt 7.8, the name of a mediated device ends with '_' and the address of its parent.
 _NAME, _UUID_LENGTH = 'mdev_', 36
 
 
@@ -143,7 +143,7 @@ class LibvirtMdevs:
         if self._is_active(name):
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).destroy())
         LOG.info('Removed mdev: %s', name)
-        # Ignore an error: a device that has no persistent definition disappears when it is stopped.
+        # Ignore an error of ``undefine``, because a device without a persistent definition disappears when it stops.
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).undefine())
         except libvirt.libvirtError as error:

@@ -22,8 +22,7 @@ from kilonova.pci.vpd import serial_number
 
 LOG = logging.getLogger(__name__)
 
-# The largest accepted PCI domain number. Functions in a domain with a larger number (Intel VMD) cannot be passed
-# through to a guest.
+# Functions in a PCI domain with a number above this (Intel VMD) cannot be passed through to a guest.
 _MAX_DOMAIN = 0xFFFF
 
 

@@ -16,7 +16,7 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
-# {bus on which a disk has no PCI address: the attributes of libvirt's <address> element that identify the disk}
+# A dict from bus to the attributes of libvirt's <address> that identify a disk. Disks of these buses aren't on PCI.
 _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit')}
 
 

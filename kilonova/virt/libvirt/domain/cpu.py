@@ -17,8 +17,8 @@ class MemoryConfigurator:
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write the amount of memory in KiB, and whether it is locked, shared or in large pages.
 
-        A guest with a realtime vCPU gets locked and unshared memory, because that vCPU must not wait until the host has
-        read or copied memory. With a vhost-user port the memory is shared, so that the switch can map it.
+        A guest with a realtime vCPU gets locked and unshared memory, so that the vCPU never waits for the host to read
+        or copy memory. A guest with a vhost-user port gets shared memory, so that the switch can map it.
         """
         domain.memory_kib = guest.flavor.memory_mb * 1024
         cells = guest.topology.cells if guest.topology is not None else ()

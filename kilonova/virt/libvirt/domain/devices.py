@@ -92,7 +92,7 @@ class InputConfigurator:
 class VideoConfigurator:
     """Writes the guest's video adapter into the domain XML.
 
-    A guest gets a video adapter if it has a screen, or if hw_video_model or hw_video_ram request one.
+    A guest gets a video adapter if it has a screen. hw_video_model or hw_video_ram of the image also request one.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
@@ -204,8 +204,8 @@ def _check_model(name: str, model: str, known: frozenset[str]) -> None:
 class ControllerConfigurator:
     """Writes the guest's USB and PCI Express controllers into the domain XML.
 
-    A guest has a USB bus only if a disk, tablet or sound card needs one, or if hw:usb_model or hw_usb_model requests
-    one. A PCI Express guest has [libvirt]num_pcie_ports free ports for devices that are plugged in later.
+    A guest has a USB bus only if one of its devices (disk, tablet, sound card) needs the bus, or if flavor or image set
+    a USB model. A PCI Express guest has [libvirt]num_pcie_ports free ports for devices that are plugged in later.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:

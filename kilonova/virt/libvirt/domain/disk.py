@@ -86,8 +86,8 @@ class DiskConfigurator:
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if place.volume.volume.is_root)
         domain.devices.extend(self._device(guest, *place) for place in found.own)
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if not place.volume.volume.is_root)
-        # A controller is written only if the image names a model. Otherwise libvirt itself adds a SCSI controller of
-        # its default model, which on a PC is not virtio-scsi.
+        # A SCSI controller is written only if the image names the controller's model.
+        # Without a named model, libvirt adds a SCSI controller of its default model, which on a PC is not virtio-scsi.
         model = guest.image_property('hw_scsi_model')
         if model and found.has('scsi'):
             domain.devices.append(

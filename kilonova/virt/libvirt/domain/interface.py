@@ -1,7 +1,8 @@
 """Write a guest's network cards into its domain XML, one for each port of the server.
 
-A card is plugged into a bridge of the host by libvirt, is connected to the socket of a user-space switch, or is a
-function of one of the host's network devices (SR-IOV).
+There are three kinds of cards. A card of the first kind is plugged into a bridge of the host by libvirt. A card of the
+second kind is connected to the socket of a user-space switch. A card of the third kind is a function of one of the
+host's network devices (SR-IOV).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _MOST_QUEUES = 256
 # vif_types of ports on a Linux bridge, and of ports whose tap device an agent connects to the network.
 _LINUX, _TAP = 'bridge', 'tap'
 Card = InterfaceElement | SocketInterface | MacvtapInterface | VdpaInterface | FunctionInterface | PciHostDevice
-# vhostuser ports: the accepted modes, and the maximum length of a socket's path in bytes.
+# The accepted modes of vhostuser ports, and the maximum length in bytes of the path of such a port's socket.
 _MODES, _LONGEST_PATH = ('client', 'server'), 107
 # vhostuser ports with these keys in vif_details are refused: they need software that isn't part of os-vif.
 _FOREIGN = ('vhostuser_fp_plug', 'vhostuser_vrouter_plug')

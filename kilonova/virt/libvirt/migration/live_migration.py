@@ -122,7 +122,7 @@ class LibvirtLiveMigrations:
             'machine': os_type.get('machine') if os_type is not None else None,
             'mdevs': mdevs,
             'volumes': [volume for one in domain.iterfind('devices/disk') if (volume := VOLUMES.name(one))],
-            # None for a CPU without a model, which is the host's own CPU. libvirt checks such a CPU itself.
+            # 'cpu' is None for a CPU without a model. Such a CPU is the host's own, which libvirt checks itself.
             'cpu': ElementTree.tostring(cpu, encoding='unicode')
             if cpu is not None and cpu.find('model') is not None
             else None,

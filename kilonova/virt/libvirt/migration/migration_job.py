@@ -167,9 +167,9 @@ def switch(guest: Guest) -> PostCopy:
     try:
         guest.call('migrateStartPostCopy', 0)
     except libvirt.libvirtError as error:
-        # Two failures have the same error code and differ only in the text. A text with VIR_MIGRATE_POSTCOPY means that
-        # the migration was begun without this flag, so post-copy is impossible. QEMU's text "Postcopy must be started
-        # after migration has been started" means that the switch was requested too early.
+        # Two failures of a switch to post-copy have the same error code, so the texts of the errors are compared.
+        # A text with VIR_MIGRATE_POSTCOPY means that the migration was begun without this flag and can never switch.
+        # QEMU's text "Postcopy must be started after migration has been started" means that the request was too early.
         known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
         if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
             return PostCopy.TOO_EARLY

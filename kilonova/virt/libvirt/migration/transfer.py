@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks of a migration, at the beginning and later.
 LOOK, LATER = 0.1, 1.0
-# Time limits grow with the size of the guest in GiB. A smaller guest counts as a guest of this size.
+# Time limits grow with the size of the guest in GiB. A guest smaller than LEAST_GIB counts as a guest of this size.
 LEAST_GIB = 2
 # Seconds after which a failed post-copy that cannot be continued is given up.
 MENDING = 60.0
@@ -126,7 +126,8 @@ class Transfers:
     def _follow(self, guest: Guest, report: LiveTold, call: migration_job.MigrationCall | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
-            is_over = call is None or call.ended  # read before the statistics: the call may end while they are read
+            # Read ``call.ended`` before the statistics, because the call may end while the statistics are read.
+            is_over = call is None or call.ended
             job = watch.read(guest)
             # Without statistics, the migration is assumed to run until the libvirt call ends.
             if job is None and is_over and (watch.unread is None or call is not None):

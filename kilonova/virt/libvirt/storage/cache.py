@@ -26,7 +26,7 @@ from kilonova.virt.parts.disks import FlavorDiskSmallerThanImage, ImageFetch, Im
 
 LOG = logging.getLogger(__name__)
 
-# {disk_format of the image record: (formats that the content may have, QEMU's name of the format)}.
+# A dict from an image record's disk_format to (formats that the image's content may have, QEMU's name of the format).
 _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'qcow2': (frozenset({'qcow2'}), 'qcow2'),
     'raw': (frozenset({'raw', 'gpt'}), 'raw'),
@@ -107,8 +107,8 @@ class ImageCache:
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # Take the lock of the image, so that the files of a running download are not deleted. Files that an
-            # interrupted download left are deleted.
+            # Hold the image's lock, which a running download holds, too, so that its files are not deleted.
+            # Files that an interrupted download left are deleted like files of the cache that no disk uses.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)

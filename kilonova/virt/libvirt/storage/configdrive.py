@@ -57,7 +57,7 @@ class Format:
 def required(conf: cfg.ConfigOpts, instance: objects.Instance, image_meta: ImageMeta) -> bool:
     """Return True if a server must have a config drive.
 
-    A config drive is required if the user requested one, if the image has img_config_drive=mandatory, or if
+    Each of these is sufficient: the user requested a config drive, the image has img_config_drive=mandatory, or
     [DEFAULT]force_config_drive is set.
     """
     wish = (image_meta.get('properties') or {}).get('img_config_drive')

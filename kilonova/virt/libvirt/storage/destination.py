@@ -24,7 +24,7 @@ from kilonova.virt.libvirt.storage import disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
 from kilonova.virt.parts.moves import MoveOffer
 
-# Called with the number of bytes transferred since the last call. An exception that it raises ends the transfer.
+# A function that gets the number of bytes transferred since its last call. An exception from it ends the transfer.
 Going = Callable[[int], None]
 
 

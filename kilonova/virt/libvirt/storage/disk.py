@@ -68,7 +68,7 @@ def look(path: str, format_: str) -> DiskFile:
         backing = None
         if offset:
             stream.seek(offset)
-            # The length in the header is not trusted, because the guest may have written it.
+            # At most _LONGEST_NAME bytes are read, because the guest may have written a wrong length into the header.
             # A relative path of the backing file begins at the disk's directory.
             backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(min(length, _LONGEST_NAME))))
     return DiskFile('qcow2', size, backing)

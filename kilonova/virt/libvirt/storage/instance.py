@@ -43,7 +43,7 @@ RBD = 'rbd'
 INFO, ASKED, OWNER, TAKEN = 'disk.info', 'disk.asked', 'owner', 'taken_from'
 KERNEL, RAMDISK = 'kernel', 'ramdisk'
 DOMAIN_XML, CONSOLE, MOVE = 'libvirt.xml', 'console.log', 'move.json'
-# Suffixes of two more directories of a server: KEPT has the original disks during a move, COMING an incomplete copy.
+# Suffixes of two directories of a server during a move. KEPT has the original disks, COMING an incomplete copy.
 KEPT, COMING = '_resize', '_incoming'
 # The number of bytes that are read at the end of the console log.
 CONSOLE_LIMIT = 100 * 1024

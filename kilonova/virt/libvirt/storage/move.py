@@ -2,8 +2,8 @@
 
 The source calls ``check``, ``carry`` (which keeps the originals in <uuid>_resize and puts a copy at the destination),
 and then ``confirm`` or ``restore``. The destination calls ``offer``, and ``discard`` when the move is reverted. Every
-step may be repeated: the id of the move is written into the directories on source and destination, so a move that was
-interrupted can be distinguished from the leftovers of another move.
+step may be repeated. The id of the move is written into the directories on source and destination. By this id, an
+interrupted move can be distinguished from the leftovers of another move.
 
 On storage that the two hosts share, no disk is copied (see ``layers``). Each directory records its owner there, and a
 host never touches a directory of another host. Disks in a Ceph pool stay where they are, and a snapshot keeps their
@@ -34,7 +34,7 @@ from kilonova.virt.parts.moves import DiskInfo, MoveOffer, Progress
 
 LOG = logging.getLogger(__name__)
 
-# Files that are not copied to the destination: the destination makes its own swap, and its own records of the move.
+# Files that are not copied to the destination, which makes its own swap and its own records of the move.
 _LEFT_BEHIND = frozenset({SWAP, MOVE, OWNER})
 
 
@@ -194,7 +194,7 @@ class DiskMover:
         try:
             found = receiver.discard(dest['move'])
         except command.CommandFailed as error:
-            # Only warn: when the destination undoes its part of the move, it deletes the copy itself.
+            # Log only a warning, because the destination deletes the copy itself when it undoes its part of the move.
             LOG.warning(
                 'Host %s may still have a copy of the disks of server %s; the host deletes the copy when it undoes '
                 'its part of the move: %s',
@@ -242,8 +242,8 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # The base file of an empty formatted disk has different bytes on each host. The moved disk must not read
-            # from the destination's base file, so the data of the source's base file are written into the disk.
+            # The base file of an empty formatted disk has different bytes on each host.
+            # The data of this host's base file are written into the disk, which then needs no base file any more.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -325,8 +325,8 @@ class DiskMover:
     def discard(self, uuid: str, same_host: bool) -> None:
         """Delete the copy of the disks that a move brought to this host.
 
-        A directory is not deleted if it has the only copy of the server's disks, if no move made it, or if it belongs
-        to another host.
+        Three kinds of directories are not deleted: a directory with the only copy of the server's disks, a directory
+        that no move made, and a directory of another host.
         """
         coming = InstanceDirectory(self.instances_path, uuid, COMING)
         if coming.is_of(self.host):

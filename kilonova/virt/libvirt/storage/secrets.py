@@ -103,7 +103,7 @@ class LibvirtSecrets:
         try:
             left = set(self._libvirt.do(ours))
         except (HypervisorUnavailable, libvirt.libvirtError) as error:
-            # Only warn: a host may run without virtsecretd, libvirt's daemon for secrets.
+            # Log only a warning, because a host may run without virtsecretd, libvirt's daemon for secrets.
             LOG.warning(
                 'Could not list the secrets of libvirt; guests of this host cannot have encrypted volumes: %s', error
             )

@@ -234,7 +234,7 @@ class ServerDisks(DiskPlaces):
         """Make again the kernel, the ramdisk and the base files that a guest needs to start, if they were deleted.
 
         An image has the same content whenever it is fetched, and swap contains nothing that the guest needs later. The
-        base file of an ephemeral disk cannot be made again: formatting a new file gives other bytes, which do not fit
+        base file of an ephemeral disk cannot be made again. Formatting a new file gives other bytes, which do not fit
         the blocks that the guest has written. Raises GuestFailed with the file's name if the base file of an ephemeral
         disk is missing.
         """
@@ -368,8 +368,8 @@ class ServerDisks(DiskPlaces):
             disk.allocate(path, size)
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.BaseFile:
-        # Prefer the id in the image's record: unshelving builds the server from a snapshot of its root disk, not from
-        # the image in instance.image_ref.
+        # Prefer the id in ``image_meta`` to instance.image_ref, which is not always the image of the root disk.
+        # Unshelving builds the server from a snapshot of its root disk, whose id is in ``image_meta``.
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
 

@@ -207,8 +207,8 @@ class Remote:
             text=True,
         ) as process:
             try:
-                # ``wait`` gets the time limit instead of ``communicate``, because under eventlet ``communicate`` raises
-                # another exception class than subprocess.TimeoutExpired at its time limit.
+                # ``wait`` gets the time limit, because it raises subprocess.TimeoutExpired also under eventlet.
+                # Under eventlet, ``communicate`` would raise another exception class at its time limit.
                 if within is not None:
                     process.wait(within)
                 out, said = process.communicate()

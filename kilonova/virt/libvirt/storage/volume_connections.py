@@ -42,11 +42,11 @@ class HostVolumes:
 
     def __init__(self, connection: Connection, host: LibvirtHost, bricks: Bricks, secrets: LibvirtSecrets) -> None:
         self._libvirt, self._host, self._bricks, self._secrets = connection, host, bricks, secrets
-        # Volume id -> uuids of the servers for which the volume is connected.
+        # A dict from volume id to the uuids of the servers for which the volume is connected.
         self._users: dict[str, set[str]] = defaultdict(set)
-        # Volume id -> path of the volume on this host.
+        # A dict from volume id to the path of the volume on this host.
         self._paths: dict[str, str | None] = {}
-        # Held while a multiattach volume is connected for one server, so that no other server disconnects it meanwhile.
+        # This lock is held while a multiattach volume is connected or disconnected for a server, one server at a time.
         self._shared = threading.Lock()
 
     def check(self, wanted: Iterable[AttachedVolume]) -> None:

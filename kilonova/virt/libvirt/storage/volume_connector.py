@@ -46,7 +46,7 @@ class Bricks:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: tuple[Any, tuple[type[Exception], ...]] | None = None
-        # Held while the library is imported, so that no other thread sees modules that are only partly initialized.
+        # This lock is held while os-brick is imported, so that no other thread sees partly initialized modules.
         self._loading = threading.Lock()
         # The properties of this host, cached because os-brick starts several programs to read them.
         self._connector: dict[str, Any] | None = None
@@ -240,7 +240,7 @@ def _load(conf: cfg.ConfigOpts) -> tuple[Any, tuple[type[Exception], ...]]:
             context.set_client_mode(False)
         elif conf.privsep_osbrick.helper_command:
             cfg.CONF.set_override('helper_command', conf.privsep_osbrick.helper_command, 'privsep_osbrick')
-    # The exception types that os-brick raises. It has no common base class for them.
+    # Return all exception types that os-brick raises, because they have no common base class.
     return connector, (
         exception.BrickException,
         processutils.ProcessExecutionError,

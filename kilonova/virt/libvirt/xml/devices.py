@@ -111,7 +111,7 @@ class Graphics:
     secure: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
-    # {name of a setting's element: the attribute that has the value}. All other elements have it in 'compression'.
+    # A dict from a setting's element to the attribute with its value. Other elements have the value in 'compression'.
     ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
 
     def element(self) -> Element:

@@ -41,7 +41,7 @@ class OpenVSwitch:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: Library | None = None
-        # Held while the library is imported, so that no other thread sees modules that are only partly initialized.
+        # This lock is held while os-vif is imported, so that no other thread sees partly initialized modules.
         self._loading = threading.Lock()
 
     def check(self, vif: Vif) -> None:

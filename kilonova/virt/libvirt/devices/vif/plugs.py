@@ -133,8 +133,8 @@ class Plugs:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            # The file is incomplete, because the host lost power while it was written. No error is raised, because the
-            # network devices of the ports do not exist after a power failure.
+            # The file is incomplete, because the host lost power while the file was written.
+            # No error is raised, because the network devices of the ports do not exist after a power failure.
             LOG.error(
                 'Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
                 self._file(uuid),

@@ -42,7 +42,7 @@ _PATH = re.compile(r'[^:@\\=]*')
 _TIMED_OUT = errno.ETIMEDOUT, 124, 137
 # Texts of errors that have the exit code ENOENT but do not mean that an image is missing.
 _NOT_OF_THE_IMAGE = ('error opening pool', 'error opening default pool')
-# Texts that the programs print if Ceph does not answer, with any exit code.
+# Texts that the programs of Ceph print if Ceph does not answer. The exit code can be any number in this case.
 _SILENCE = ("couldn't connect", 'timed out')
 _LOGGED = re.compile(r'\d{4}-\d\d-\d\dT\S+ [0-9a-f]+ +-?\d+ ')
 

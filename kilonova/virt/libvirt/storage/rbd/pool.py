@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 _MIB = 1 << 20
 _KEY = 'kilonova'
 _LOCATION = re.compile(r'rbd://([^/]+)/([^/]+)/([^/]+)/([^/]+)')
-# Exit codes of rbd, which are errno values, that mean that this Ceph user may not read an image.
+# Exit codes of rbd if this Ceph user may not read an image. The exit codes of rbd are errno values.
 _REFUSED = errno.EPERM, errno.EACCES
 
 
@@ -71,7 +71,8 @@ class RbdPool:
         """
         self._ceph.check()
         try:
-            self.size('kilonova')  # opens the pool; an image of this name need not exist
+            # This call shows whether the pool can be opened. An image with the name 'kilonova' need not exist.
+            self.size('kilonova')
             self.room()
         except command.CommandFailed as error:
             raise DriverMisconfigured(reason=f'[libvirt]images_rbd_pool {self.name} cannot be used: {error}') from error
@@ -199,7 +200,7 @@ class RbdPool:
 
     # -- the host that owns an image ----------------------------------------------------------------------------------
     def owner(self, image: str) -> RbdImageOwner | None:
-        """Return the owner of an image, or None if there is no such image or if it was never completed."""
+        """Return the owner of an image. Return None if there is no such image, or only an incomplete one."""
         try:
             values = json.loads(self._ceph.rbd('image-meta', 'get', self.path(image), _KEY))
         except command.CommandFailed as error:
