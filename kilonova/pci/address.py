@@ -18,7 +18,7 @@ from kilonova import errors
 
 ANY = '*'
 MAX_DOMAIN = 0xFFFF
-# {field of an address: (largest value, number of hex digits)}
+# A dict from each field of a PCI address to (the field's largest value, its number of hex digits).
 LIMITS = {'domain': (MAX_DOMAIN, 4), 'bus': (0xFF, 2), 'slot': (0x1F, 2), 'function': (0x7, 1)}
 _FULL = re.compile(r'^([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])$', re.IGNORECASE)
 

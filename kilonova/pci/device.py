@@ -13,12 +13,12 @@ STANDARD = 'type-PCI'
 PF = 'type-PF'
 VF = 'type-VF'
 VDPA = 'vdpa'
-# A mediated device (vGPU), which is a part of a PCI function and has a UUID as its address.
+# The type of a mediated device (vGPU), which is a part of a PCI function and has a UUID as its address.
 MDEV = 'mdev'
 # Device types of virtual functions. They can't be used while a server holds their physical function.
 CHILD_TYPES = frozenset((VF, VDPA))
 
-# {kind in reports and filters: device type}
+# A dict from the name of a kind of device, which the API's reports and filters use, to the device type.
 KINDS = {'pci': STANDARD, 'pf': PF, 'vf': VF, 'vdpa': VDPA, 'mdev': MDEV}
 KIND_OF = {dev_type: kind for kind, dev_type in KINDS.items()}
 
@@ -34,7 +34,7 @@ STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 # Keys in ``extra_info`` of a device in a group: the group's name, and the address of the group's first device.
 GROUP, GROUP_HEAD = 'group', 'group_head'
 
-# Reasons why a device is not offered to servers. Each is a key of its ``extra_info``, with a text for operators.
+# Names of reasons why a device is not offered to servers. A device's ``extra_info`` has a text for each of its reasons.
 # Reason: an operator disabled the device.
 DISABLED = 'disabled'
 # Reason: the host or its configuration no longer has the device, but a server still holds it.
@@ -49,11 +49,11 @@ BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
 # Keys in ``extra_info`` of a failed device: number of failures, and time of the next check in seconds since 1970.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# Key in ``extra_info``: the value of ``reserved`` of the device's provider in Placement before Kilonova increased it by
-# the number of unavailable devices.
+# Key in a device's ``extra_info``: the former value of ``reserved`` of the device's provider in Placement.
+# Kilonova increases ``reserved`` by the provider's number of unavailable devices, and sets it back to this value later.
 RESERVED_BEFORE = 'reserved_before'
 # Key in ``extra_info`` and in the pool keys of a network device: comma-separated uuids of Placement providers.
-# These providers guarantee resources, such as bandwidth, to ports on the device's physical function.
+# The providers in PORT_PROVIDERS guarantee resources, such as bandwidth, to ports on the device's physical function.
 PORT_PROVIDERS = 'port_rp_uuids'
 # Keys of ``extra_info`` that a device keeps when it is discovered again.
 KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY, *FAILED_KEYS)

@@ -74,8 +74,8 @@ class DeviceOwner(NamedTuple):
     request_id: str | None
 
 
-# A change of the status in a device's row, from ``from`` to ``to``. ``instance_uuid`` is the server that gets or
-# releases the device, or None if only the computed status of a free device changes.
+# A change of the status in a device's row in pci_devices, from the status ``from`` to the status ``to``.
+# ``instance_uuid`` is the server that gets or releases the device, or None if a free device changes its status.
 Change = TypedDict(
     'Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None, 'request_id': str | None}
 )
@@ -239,8 +239,8 @@ class NodeDevices:
         """Return the devices with the uuids of their resource providers in ``extra_info``.
 
         ``providers`` is a dict from a device's ``DeviceKind.pool_address`` to the uuid of its provider. ``guarantors``
-        is a dict from the interface of a physical function to uuids as comma-separated text: the providers that
-        guarantee resources, such as bandwidth, to ports on this interface.
+        is a dict from the interface of a physical function to a text with comma-separated uuids. These are the uuids of
+        the providers that guarantee resources, such as bandwidth, to ports on this interface.
         """
         entries = dict(self.entries)
         for address, entry in entries.items():
@@ -376,8 +376,8 @@ class NodeDevices:
     def barred_since(self, before: NodeDevices) -> list[PciDevice]:
         """Return the allocated devices that became unavailable since ``before``, for a reason that ``before`` lacks.
 
-        The reasons DIRTY and FAILED are ignored: a device is DIRTY only after its server has released it, and a failure
-        is recorded in the server's own action.
+        The reasons DIRTY and FAILED are ignored. A device is DIRTY only after its server has released it. A failure is
+        recorded in the server's own action.
         """
 
         def reasons(device: PciDevice) -> set[str]:

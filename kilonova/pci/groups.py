@@ -19,10 +19,10 @@ from kilonova.pci.device import STANDARD, DiscoveredDevice
 
 SLOT, IOMMU_GROUP = 'slot', 'iommu_group'
 RULES = (SLOT, IOMMU_GROUP)
-# Limits: number of members of a group (LEAST, MOST), and number of address lists in one device_spec (MOST_LISTS).
+# A group has from LEAST to MOST members. One device_spec has at most MOST_LISTS address lists.
 LEAST, MOST, MOST_LISTS = 2, 16, 256
 NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
-# KEYS: keys of a device_spec that define a group. EXCLUDED: keys that are not allowed together with a group.
+# A device_spec defines a group by KEYS. It must not have EXCLUDED keys together with a group.
 KEYS = ('group', 'group_by', 'group_size')
 EXCLUDED = ('one_time_use', 'live_migratable', 'remote_managed', 'physical_network', 'devname')
 
@@ -151,7 +151,7 @@ def _by_lists(formed: Formed, grouping: Grouping, devices: Mapping[str, Discover
     for addresses in grouping.lists:
         absent = [address for address in addresses if address not in devices]
         if len(absent) == len(addresses):
-            # None of the group's devices is on this host. This is no problem, because hosts may share a configuration.
+            # It is no problem if none of a group's devices is on this host, because hosts may share a configuration.
             continue
         if not absent:
             _add(formed, addresses)

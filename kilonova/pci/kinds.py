@@ -60,8 +60,8 @@ class DeviceKind(Protocol):
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
         """Return the addresses of devices that the hypervisor's driver must remove from the host.
 
-        These are devices that Kilonova created, that no server holds or can get any more, and that prevent other
-        devices from being created. ``held`` are the addresses of devices that servers hold.
+        Kilonova created these devices. No server holds them or can get them any more, and they prevent other devices
+        from being created. ``held`` are the addresses of devices that servers hold.
         """
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
@@ -112,8 +112,8 @@ class PciFunctions:
         """Return a dict from address to the columns of its row, for the devices that servers may get.
 
         Two lists are logged when they change: the devices that each device_spec matches, and the devices that match a
-        spec but are not offered. A device is not offered if its group lacks a member, or if it is a virtual function
-        without a vGPU type or with another type than its provider in Placement.
+        spec but are not offered. A device is not offered if its group lacks a member. A virtual function of a vGPU card
+        is not offered if it has no vGPU type, or if its provider in Placement has another type.
         """
         named = self._named(found)
         self._specs.tell(named)

@@ -4,8 +4,8 @@
     kind = MdevKind(types, specs, conf.host)
     kind.columns(found)                         # {uuid: columns} of devices that exist or can be created
 
-A card (a PCI function, called the parent) has mediated devices of one type. This module chooses a UUID for each device
-that the card has room for (a planned UUID), and the device's row has this UUID before the device exists. The
+A card (a PCI function, called the parent) has mediated devices of one type. This module chooses a UUID, called the
+planned UUID, for each device that the card has room for. The device's row has this UUID before the device exists. The
 hypervisor's driver creates the device with this UUID when a guest first needs it. A device is not removed when it is
 freed. In Placement a parent is a provider, and each of its devices is one unit of the type's resource class.
 """

@@ -236,8 +236,7 @@ class PciPools:
         taken = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # An earlier pool may have removed this one: taking a physical function removes the pool of its virtual
-            # functions, and vice versa.
+            # Skip a pool that an earlier turn of this loop has removed from ``self.pools``, see ``_take_from``.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
@@ -255,8 +254,8 @@ class PciPools:
         devices = []
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
-        # A physical function and its virtual functions can't be held at the same time. If a device of one kind is
-        # taken, remove the pool of the other kind, which has the same address.
+        # A physical function and its virtual functions can't be held at the same time.
+        # If a physical function is taken, the pool of its virtual functions is removed, and the other way round.
         kind = pool.keys.get('dev_type')
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
@@ -350,8 +349,8 @@ def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]
         return True
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
-    # A function with a representor is connected to the network by the switch on the card, so only ports that use this
-    # switch can have it.
+    # A function with a representor is connected to the network by the switch on its card.
+    # Only ports that use the card's switch can have a function with a representor.
     return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 

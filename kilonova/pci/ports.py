@@ -22,9 +22,9 @@ from kilonova.pci.device import PF, PORT_PROVIDERS, SWITCHDEV, VF
 from kilonova.pci.pools import NETWORK, REMOTE_MANAGED
 from kilonova.pci.request import PORT_GROUPS, as_list
 
-# {vnic_type: dev_type}. Ports of all other vnic_types get virtual functions.
+# A dict from a port's vnic_type to its device's dev_type. Ports of all other vnic_types get virtual functions.
 _TYPES = {PHYSICAL: PF, VDPA: kinds.VDPA}
-# {property that ports may ask for: word for messages}
+# A dict from a device property that ports may ask for to its name in messages.
 _KINDS = {'trusted': 'trusted', REMOTE_MANAGED: 'remote-managed', SWITCHDEV: 'switchdev'}
 
 

@@ -32,9 +32,9 @@ from kilonova.pci import spec as device_spec
 from kilonova.pci.device import MDEV, PORT_PROVIDERS
 
 EXTRA_SPEC = 'pci_passthrough:alias'
-# Form of the extra spec's value, which is shown to users if a value has another form.
+# The form of the value of the extra spec pci_passthrough:alias. It is shown to users if a value has another form.
 VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
-# Matches the same values as VALUE_REGEX. Each space can be matched in only one way, so that matching is fast.
+# VALUE_FORM matches the same values as VALUE_REGEX. It can match each space in only one way, so matching is fast.
 VALUE_FORM = re.compile(r'[^:]+:\d+(?:\s*,[^:]+:\d+)*')
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
@@ -42,8 +42,9 @@ DEFAULT_NUMA_POLICY = 'legacy'
 ACCELERATORS = 'device_profile_'
 # Maximum number of devices of one flavor. Each device is a group in the query to Placement, which must fit into a URL.
 MOST_DEVICES = 256
-# Key in a request's spec: names of the groups of the Placement query with which a port asks for guaranteed resources,
-# such as bandwidth. The port's device must belong to a provider that Placement chose for them (PORT_PROVIDERS).
+# Key in a request's spec: the names of the port's groups in the query to Placement.
+# In these groups, the port asks for guaranteed resources, such as bandwidth.
+# The port's device must belong to a provider (PORT_PROVIDERS) that Placement chose for these groups.
 PORT_GROUPS = 'port_groups'
 # Keys of a request's specs that only concern Placement. They are not compared with pools.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
@@ -329,15 +330,16 @@ def on_host(
 ) -> InstancePCIRequests | None:
     """Return the requests for a claim on the host that Placement allocated, or None if the server needs no devices.
 
-    The result has the given requests with their allocated providers. It also has one new request for each resource
-    class, such as VGPU, that the flavor requests and that a provider below the host's root provider ``root`` provides.
+    The result has the given requests with their allocated providers. It also has one new request for each other
+    resource class (VGPU or a custom class) that Placement allocated on providers below the host's root provider
+    ``root``.
     ``allocations`` is {provider uuid: {'resources': {class: amount}}}, and ``mappings`` is {group: [provider uuid]}.
     The ids of new requests are computed from ``operation`` (the operation's uuid), so that a repeated claim has the
     same ids.
     """
     kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
     made = with_allocation(kept, mappings, instance_uuid)
-    # Leave out the groups of device profiles, because Cyborg assigns their devices, not the host.
+    # Leave out the groups of device profiles, because Cyborg, and not the host, assigns their devices.
     others = {
         provider for group, providers in mappings.items() if group.startswith(ACCELERATORS) for provider in providers
     }
@@ -351,7 +353,7 @@ def on_host(
         }
     )
     for request in kept:
-        # Leave out the resources of the given requests. A new request for them would claim devices a second time.
+        # Leave out the resources of the given requests. A new request for these would claim the devices a second time.
         for provider in itertools.chain.from_iterable(
             mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)
         ):

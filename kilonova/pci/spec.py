@@ -185,7 +185,7 @@ class DeviceSpecs:
     def match(self, device: Mapping[str, Any]) -> DeviceSpec | None:
         """Return the first spec that matches the discovered device, or None.
 
-        The result is also None for devices that are never offered: devices in a PCI domain above FFFF, and remote
+        Return None also for devices that are never offered. These are devices in a PCI domain above FFFF, and remote
         managed devices on a card without a serial number.
         """
         if int(parse(device['address']).domain, 16) > MAX_DOMAIN:
@@ -310,8 +310,8 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # Check only a ``devname``, which names just the function with this network interface. An ``address`` that is a
-    # physical function also matches its virtual functions, and may be meant for these.
+    # Check only a ``devname``, which names just the function with this network interface.
+    # An ``address`` of a physical function is not checked, because it may be meant for its virtual functions.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)

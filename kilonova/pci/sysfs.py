@@ -14,8 +14,8 @@ from pathlib import Path
 from kilonova.pci.vpd import MOST
 
 ROOT = '/sys'
-# Pattern of the kernel's names of representors, such as pf0vf3 or c1pf0sf7. Other ports of a card's switch have names
-# like p0 and pf0.
+# Pattern of the kernel's names of representors, such as pf0vf3 or c1pf0sf7.
+# Ports of a card's switch that are not representors have names like p0 and pf0, which the pattern does not match.
 _REPRESENTOR, _MOST_NAME = re.compile(rb'[vs]f\d+\s*$'), 64
 _NUMBER, _MOST = re.compile(rb'^\s*\d{1,9}\s*$'), 64
 # Number of bytes of the PCI configuration space that every user may read.
@@ -60,8 +60,8 @@ def vgpu_type(address: str, root: str | None = None) -> int | None:
     """Return the vGPU type of a virtual function of an NVIDIA card, or 0 if the function has no type yet.
 
     The type is read from the function's file ``current_vgpu_type``. An operator sets it by writing one of the types in
-    the file ``creatable_vgpu_types`` to this file, and a reboot of the host removes it. Return None if the function
-    does not have this file, if the file can't be read, or if it contains no number.
+    the file ``creatable_vgpu_types`` to this file, and a reboot of the host removes it. Return None if the file is
+    missing or unreadable, or if it contains no number.
     """
     path = Path(root or ROOT, 'bus', 'pci', 'devices', address, 'nvidia', 'current_vgpu_type')
     try:

@@ -3,8 +3,8 @@
     serial_number(sysfs.vpd('0000:81:00.0'))       # 'MT2113X00000', or None
 
 VPD consists of resources, each with a tag and a length. The read-only resource has fields, each with a keyword and a
-length. Field SN is the serial number. Field RV is the last field and has a checksum byte: the sum of all bytes up to
-this byte must be 0 modulo 256 (PCI Local Bus Specification 3.0, appendix I).
+length. Field SN is the serial number. Field RV is the last field and has a checksum byte. The sum of all bytes up to
+and including this byte must be 0 modulo 256 (PCI Local Bus Specification 3.0, appendix I).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _read_only(data: bytes) -> tuple[int, int]:
     """
     start = 0
     while start < len(data) and data[start] != _END:
-        # A tag with its highest bit set is followed by a length of two bytes. Other tags have the length in their
-        # lowest three bits.
+        # A tag whose highest bit is set is followed by two bytes with the length of the resource.
+        # A tag whose highest bit is not set has the length in its lowest three bits.
         is_large = data[start] >= 0x80
         head = 3 if is_large else 1
         length = int.from_bytes(data[start + 1 : start + 3], 'little') if is_large else data[start] & 7
@@ -54,6 +54,6 @@ def _read_only(data: bytes) -> tuple[int, int]:
 
 
 def _text(value: bytes) -> str | None:
-    """Return the value without padding, or None if it is empty or not printable ASCII."""
+    """Return the value without padding. Return None if the value is empty or contains not only printable ASCII."""
     text = value.decode('ascii', 'replace').strip(' \0')
     return text if text.isascii() and text.isprintable() and text else None
