@@ -196,7 +196,7 @@ class AcceleratorClient(RestClient):
             if self._adapter.get_endpoint():
                 return
         except (ks_exceptions.MissingAuthPlugin, ks_exceptions.EndpointNotFound):
-            # No account is configured to read the catalog, or the catalog has no endpoint of Cyborg.
+            # Accelerators aren't available: no account to read the catalog is configured, or the catalog lacks Cyborg.
             pass
         except ks_exceptions.ClientException as error:
             raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error

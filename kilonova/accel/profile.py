@@ -22,7 +22,7 @@ from kilonova.pci.request import ACCELERATORS
 EXTRA_SPEC = 'accel:device_profile'
 # Maximum number of accelerators of one server. No host has more devices, and each needs several requests to Cyborg.
 MOST = 64
-# Patterns of valid names: of device profiles in Cyborg, of resource classes and of traits in Placement.
+# Patterns of the valid names of device profiles in Cyborg, and of resource classes and traits in Placement.
 _NAME = re.compile(r'[A-Za-z0-9_-]{1,255}')
 _CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 

@@ -29,7 +29,7 @@ INITIAL = 'Initial'
 PCI, MDEV = 'PCI', 'MDEV'
 # Kind of the attach handles of Cyborg's fake driver. Their device is not attached to the guest.
 TEST_PCI = 'TEST_PCI'
-# Devices of these kinds can move with a running guest. A PCI function of the host can't move.
+# Kinds of attach handles whose device can move with a running guest. PCI functions of the host can't move.
 MOVES_LIVE = (MDEV, TEST_PCI)
 _HEX = {'domain': 4, 'bus': 2, 'device': 2, 'function': 1}
 
