@@ -242,7 +242,7 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # The base file of an empty formatted disk has different bytes on each host.
+            # The base file of an empty formatted disk has other bytes on each host, so the destination's can't be used.
             # The data of this host's base file are written into the disk, which then needs no base file any more.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
