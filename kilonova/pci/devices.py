@@ -205,7 +205,7 @@ class NodeDevices:
         }
         return _settled(cls(kinds, compute_node_id, sockets), entries)
 
-    # -- discovery -----------------------------------------------------------------------------------------------------
+    # -- discovered devices, and the rows to write for them ------------------------------------------------------------
     def looked(self, found: Collection[DiscoveredDevice]) -> NodeDevices:
         """Return the host's devices after a discovery, which found exactly the devices ``found`` on the host.
 
@@ -284,7 +284,7 @@ class NodeDevices:
             entries[device.address] = replace(entries[device.address], device=made, stored=made.status)
         return _settled(self, _stored(entries, changes.statuses))
 
-    # -- owners --------------------------------------------------------------------------------------------------------
+    # -- owners of devices, and views of all devices -------------------------------------------------------------------
     def given(self, owners: Mapping[str, DeviceOwner | None], instance_uuid: str) -> tuple[NodeDevices, list[Change]]:
         """Return the devices after the server ``instance_uuid`` gets or releases some of them, and the row changes.
 
@@ -439,7 +439,7 @@ class NodeDevices:
                 found.setdefault(entry.device.extra_info['rp_uuid'], []).append(entry)
         return found
 
-    # -- requests ------------------------------------------------------------------------------------------------------
+    # -- requests of servers for devices -------------------------------------------------------------------------------
 
     def members(self, device: PciDevice) -> list[str]:
         """Return the address of the device, then the addresses of the other devices of its group.

@@ -159,7 +159,7 @@ class PciPools:
             pools.append(PciDevicePool(tags=tags, count=pool.count, **fields))
         return PciDevicePoolList(objects=pools)
 
-    # -- requests --------------------------------------------------------------------------------------------
+    # -- taking devices for requests -------------------------------------------------------------------------
     def support_requests(
         self, requests: Requests, provider_mapping: ProviderMapping | None = None, numa_cells: GuestCells | None = None
     ) -> bool:

@@ -167,7 +167,7 @@ def _devices(known: objects.InstanceDeviceMetadata | None) -> list[dict[str, Any
     return found
 
 
-# --- OpenStack's format
+# --- metadata in OpenStack's format
 def meta_data(about: GuestFacts, version: str, **more: Any) -> dict[str, Any]:
     """Return the content of meta_data.json. ``more`` has entries that only config drives have (admin_pass, files)."""
     found: dict[str, Any] = {
@@ -293,7 +293,7 @@ def question(about: GuestFacts) -> dict[str, Any]:
     }
 
 
-# --- EC2's format
+# --- metadata in EC2's format
 def ec2(about: GuestFacts) -> EC2:
     """Return the tree of EC2's meta-data/ directory: a dict from name to text, or to a nested dict for a directory."""
     root = about.root_device or '/dev/vda'

@@ -286,7 +286,7 @@ def shared_cpus(flavor: Any, topology: InstanceNUMATopology | None) -> int:
     return found
 
 
-# -- CPUs --------------------------------------------------------------------------------------------------------------
+# -- requests for the guest's CPUs -------------------------------------------------------------------------------------
 def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
     """Return the CPU policy: 'dedicated', 'mixed', 'shared', or None if neither flavor nor image sets one.
 
@@ -396,7 +396,7 @@ def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: ty
     return value
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
+# -- requests for the guest's memory -----------------------------------------------------------------------------------
 def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int | None:
     """Return the requested page size: a number of KiB, SMALL, LARGE or ANY, or None if none is requested.
 
@@ -447,7 +447,7 @@ def locked_memory(specs: Mapping[str, str], properties: Properties = NOTHING) ->
     return bool(wanted or image)
 
 
-# -- cells -------------------------------------------------------------------------------------------------------------
+# -- requests for the guest's NUMA cells -------------------------------------------------------------------------------
 def _nodes(specs: Mapping[str, str], properties: Properties) -> int | None:
     flavor, image = specs.get('hw:numa_nodes'), properties.get('hw_numa_nodes')
     if flavor is not None and image is not None:

@@ -104,7 +104,7 @@ def topology_of(cells: Sequence[HostCell], offer: Offer) -> NUMATopology | None:
     )
 
 
-# -- what servers use --------------------------------------------------------------------------------------------------
+# -- the CPUs and memory that servers use ------------------------------------------------------------------------------
 def used(host: NUMATopology, placed: Iterable[InstanceNUMATopology]) -> NUMATopology:
     """Return a copy of the host's topology in which the CPUs and memory of these placed servers count as used."""
     copy = host.obj_clone()
@@ -144,7 +144,7 @@ def _value(cell: InstanceNUMACell, name: str) -> Any:
     return getattr(cell, name) if name in cell else None
 
 
-# -- where a server fits -----------------------------------------------------------------------------------------------
+# -- the cells of a host on which a server fits ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CellLimits:
     """Overcommit ratios of shared CPUs and memory on a NUMA cell.

@@ -122,7 +122,7 @@ class Connection:
         self._telling: libvirt.virConnect | None = None
         self._watchdog = ConnectionWatchdog(keepalive * HUNG_AFTER)
 
-    # -- calls ---------------------------------------------------------------------------------------
+    # -- calls to libvirt and the connections for them -----------------------------------------------
 
     def connect(self) -> None:
         """Connect to libvirt, and open the connection for events if there is a listener.
@@ -284,7 +284,7 @@ class Connection:
         if not is_alive(connection):
             self.closed(connection, reason)
 
-    # -- domains -------------------------------------------------------------------------------------
+    # -- finding and defining guests (libvirt domains) -----------------------------------------------
 
     def find(self, uuid: str) -> Guest | None:
         """Return the domain of the server ``uuid``, running or not, or None if libvirt has no such domain."""
@@ -310,7 +310,7 @@ class Connection:
             LOG.error('Error defining a guest with XML: %s', xml, instance_uuid=uuid)
             raise causes.failed('define', uuid, error) from error
 
-    # -- the host ------------------------------------------------------------------------------------
+    # -- facts about the host ------------------------------------------------------------------------
 
     def info(self) -> list[int]:
         """Return libvirt's description of the host's hardware as a list.

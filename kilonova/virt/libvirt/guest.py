@@ -207,7 +207,7 @@ class Guest:
                 if not self._gone(error):
                     raise GuestFailed(act='resume', uuid=self.uuid, reason=str(error)) from error
 
-    # -- the guest agent ----------------------------------------------------------------------------------------------
+    # -- calls to the agent in the guest ------------------------------------------------------------------------------
 
     def set_password(self, user: str, password: str) -> None:
         """Set a user's password in the guest, with the guest agent.

@@ -210,7 +210,7 @@ class LibvirtLiveMigrations:
                 f'host:{free} < need:{needed})'
             )
 
-    # -- on the destination --------------------------------------------------------------------------
+    # -- work on the destination of a migration ------------------------------------------------------
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
         """Return the host CPUs and host memory that the guest will use on the destination.
@@ -306,7 +306,7 @@ class LibvirtLiveMigrations:
         if guest is not None:
             self._domains.show(guest)
 
-    # -- on the source -------------------------------------------------------------------------------
+    # -- work on the source of a migration -----------------------------------------------------------
 
     @translated
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, report: LiveTold) -> None:

@@ -238,7 +238,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
     return None
 
 
-# -- data for the destination ---------------------------------------------------------------------------------------
+# -- data that the source sends to the destination ------------------------------------------------------------------
 def xml(guest: Guest, inactive: bool = False) -> str:
     """Return the running guest's XML in the form that libvirt accepts on another host (migratable XML).
 

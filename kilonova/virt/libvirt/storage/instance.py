@@ -204,7 +204,7 @@ class InstanceDirectory:
             LOG.error('The console log of a guest cannot be read: %s', error)
             raise errors.ConsoleNotAvailable from error
 
-    # -- the copy of the XML for operators -----------------------------------------------------------
+    # -- libvirt.xml, the copy of the guest's XML for operators --------------------------------------
 
     def show_domain(self, xml: str) -> None:
         """Write the domain's XML to libvirt.xml for operators to read.

@@ -94,7 +94,7 @@ class DiskMover:
             offer['pool'] = self._pool.id
         return offer
 
-    # -- on the source -------------------------------------------------------------------------------
+    # -- work on the source of a move ----------------------------------------------------------------
 
     def check(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:
         """Check, as the source, whether a server's disks can be moved to ``dest``. Changes nothing.
@@ -320,7 +320,7 @@ class DiskMover:
         for image in _lasting(os.path.basename(current.path), marked) if move else ():
             self._pool.forget(image, str(move))
 
-    # -- on the destination --------------------------------------------------------------------------
+    # -- work on the destination of a move -----------------------------------------------------------
 
     def discard(self, uuid: str, same_host: bool) -> None:
         """Delete the copy of the disks that a move brought to this host.

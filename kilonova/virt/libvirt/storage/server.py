@@ -116,7 +116,7 @@ class ServerDisks(DiskPlaces):
         kernel, ramdisk = (directory.file(name) if name in wanted else None for name in (KERNEL, RAMDISK))
         return kernel, ramdisk
 
-    # -- making the disks ----------------------------------------------------------------------------
+    # -- making and changing a server's disks --------------------------------------------------------
 
     def create(
         self,

@@ -90,7 +90,7 @@ class RbdPool:
         """Return the total, used and free space of the pool."""
         return self._ceph.room()
 
-    # -- images -------------------------------------------------------------------------------------------------------
+    # -- images in the pool -------------------------------------------------------------------------------------------
     def path(self, image: str) -> str:
         """Return the name of an image together with its pool, as rbd expects it."""
         return f'{self.name}/{image}'
@@ -215,7 +215,7 @@ class RbdPool:
             'image-meta', 'set', self.path(image), _KEY, json.dumps({'host': host, 'wish': wish.to_dict()})
         )
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # -- snapshots of images ------------------------------------------------------------------------------------------
     def keep(self, image: str, snapshot: str) -> None:
         """Create a snapshot of an image. Do nothing if a snapshot of this name exists."""
         self._ceph.quietly('snap', 'create', '--no-progress', self._kept(image, snapshot), fine=errno.EEXIST)
