@@ -21,6 +21,9 @@ from sqlalchemy import exc
 from kilonova import states, texts
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.arguments import kinds as arguments_of
+from kilonova.db.arguments.base import Arguments, ArgumentsT, narrowed
+from kilonova.db.arguments.moves import ConfirmArguments, SoftDeleteArguments
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
@@ -46,8 +49,9 @@ class OperationRow:
     """An operation row: an accepted request, and how far conductors have come with it.
 
     Attributes:
-        args: The arguments of the request (a JSON column). context: The request context (a JSON column). outputs:
-            Results of the steps (a JSON column). position: Index of the step that the operation has reached. attempt:
+        args: The arguments of the operation as the row stores them (a JSON column); the method ``arguments`` returns
+            them as an object. context: The request context (a JSON column). outputs: Results of the steps (a JSON
+            column). position: Index of the step that the operation has reached. attempt:
             Number of the host that is tried, from 1. slot: RUN, WAIT, or the row's own uuid if it may run concurrently
             with other rows of the server. not_before: The time before which no conductor takes the row, in epoch
             seconds by the database's clock. host: For a pending release: the host that must free what it holds of the
@@ -84,7 +88,7 @@ class OperationRow:
         ctxt: RequestContext,
         kind: str,
         instance_uuid: str,
-        args: dict[str, Any],
+        args: Arguments | None = None,
         *,
         beside: bool = False,
         not_before: float = 0.0,
@@ -92,14 +96,16 @@ class OperationRow:
     ) -> Self:
         """Create a row for this request, with a new uuid.
 
-        If ``beside`` is True, the row may run concurrently with the server's other rows.
+        ``args`` are of the class that this kind has in ``db.arguments.kinds``, or None if there are none. If ``beside``
+        is True, the row may run concurrently with the server's other rows. Raises TypeError if this kind of operation
+        has another class of arguments.
         """
         uuid = uuidutils.generate_uuid()
         return cls(
             uuid=uuid,
             kind=kind,
             instance_uuid=instance_uuid,
-            args=args,
+            args=arguments_of.write(kind, args),
             context=ctxt.to_dict(),
             request_id=ctxt.request_id,
             slot=uuid if beside else RUN,
@@ -123,6 +129,22 @@ class OperationRow:
                 'Could not read column %s of operation %s; the reason of its failure is lost', lost, row.get('uuid')
             )
         return cls(**values, unreadable=why)
+
+    def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:
+        """Return the arguments of the operation, as an object of the class ``cls``.
+
+        Raises TypeError if this kind of operation has another class of arguments.
+        """
+        return narrowed(arguments_of.read(self.kind, self.args), cls)
+
+    def with_arguments(self, args: Arguments, **values: Any) -> Self:
+        """Return a copy of the row with these arguments, and with other values of the attributes in ``values``."""
+        return replace(self, args=arguments_of.write(self.kind, args), **values)
+
+    def is_like(self, other: OperationRow) -> bool:
+        """Return whether the other row has the same kind, and equal arguments as far as ``Arguments.identity`` says."""
+        same = type(self.arguments(Arguments)).identity
+        return bool(same) and other.kind == self.kind and all(other.args.get(name) == self.args[name] for name in same)
 
     def columns(self) -> dict[str, Any]:
         """Return {column: value} to insert the row. The database sets the time of creation by its own clock."""
@@ -454,7 +476,7 @@ def accept_soft_delete(
             forget_waiting(conn, instance_uuid)
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
-            operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
+            operation = operation.with_arguments(SoftDeleteArguments(migration_uuid=moved))
         # If the running operation ends before this row is inserted, nothing is cancelled, and the row need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
@@ -469,8 +491,8 @@ def reset_state(
     """Accept resetState: change the server's state at once, and cancel its running operation.
 
     The cancelled operation is undone, which leaves the new state unchanged. A move that waits for a confirm or revert
-    would wait for ever in the new state, so ``operation`` confirms it. Return the uuid of ``operation``, for which a
-    conductor can be woken, or None if no move waits.
+    would wait for ever in the new state, so ``operation``, which has no arguments yet, confirms it. Return the uuid of
+    ``operation``, for which a conductor can be woken, or None if no move waits.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -488,7 +510,7 @@ def reset_state(
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
-        insert(conn, [replace(operation, args={**operation.args, 'migration_uuid': moved})])
+        insert(conn, [operation.with_arguments(ConfirmArguments(migration_uuid=moved))])
     return operation.uuid
 
 
