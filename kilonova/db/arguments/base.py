@@ -1,11 +1,13 @@
 """``Arguments``, the base class of the arguments of operations, which writes and reads their JSON.
 
-@dataclass(frozen=True, kw_only=True)
-class ShelveOffloadArguments(Arguments):
-shelving: bool = field(default=False, metadata=LEFT_OUT)
+    @dataclass(frozen=True, kw_only=True)
+    class ShelveOffloadArguments(Arguments):
+        shelving: bool = field(default=False, metadata=LEFT_OUT)
 
-ShelveOffloadArguments().stored()                        # {}
-ShelveOffloadArguments.read({'shelving': True}).shelving # True
+    ShelveOffloadArguments().stored()                           # {}
+    ShelveOffloadArguments.read({'shelving': True}).shelving    # True
+
+The other base classes in this module have the attributes that steps of several flows read.
 """
 
 from __future__ import annotations
