@@ -162,13 +162,13 @@ class Work(LeasedOperation[OutputsT]):
         """Return the server's network interfaces, in the order in which its guest has them."""
         return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
 
-    def request_spec(self) -> objects.RequestSpec:
-        """Return the request spec in the arguments of the operation (``SpecArguments``)."""
-        return self.read_spec(self.arguments(SpecArguments).request_spec)
+    def request_spec(self, stored: Envelope | None = None) -> objects.RequestSpec:
+        """Return a request spec from its serialized form ``stored``.
 
-    def read_spec(self, stored: Envelope) -> objects.RequestSpec:
-        """Return a request spec from its serialized form."""
-        found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(self.ctxt, stored)
+        If ``stored`` is None, it is the request spec in the arguments of the operation (``SpecArguments``).
+        """
+        envelope = stored if stored is not None else self.arguments(SpecArguments).request_spec
+        found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(self.ctxt, envelope)
         return found
 
     def chosen(self: Work[SelectOutputsT]) -> ChosenHost:

@@ -159,7 +159,7 @@ def finish_revert(work: Work[Outputs]) -> None:
 def save_spec(work: Work[Outputs]) -> None:
     """Store the request spec of the old flavor again."""
     if spec := work.arguments(RevertArguments).request_spec:
-        store_spec(work, work.read_spec(spec))
+        store_spec(work, work.request_spec(spec))
 
 
 def mark_reverted(work: Work[Outputs]) -> None:

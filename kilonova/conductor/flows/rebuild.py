@@ -75,7 +75,7 @@ def check_host(work: Work[Any]) -> None:
     if not args.check_host or not args.request_spec:
         return
     row = work.instance_row()
-    spec = work.read_spec(args.request_spec)
+    spec = work.request_spec(args.request_spec)
     spec.requested_destination = objects.Destination(work.ctxt, host=row['host'], node=row['node'])
     spec.scheduler_hints = {**(spec.scheduler_hints or {}), '_nova_check_type': ['rebuild']}
     work.before_sending()
@@ -92,14 +92,14 @@ def check_host(work: Work[Any]) -> None:
 def save_spec(work: Work[Any]) -> None:
     """Store the request spec of the new image."""
     if spec := work.arguments(RebuildArguments).request_spec:
-        store_spec(work, work.read_spec(spec))
+        store_spec(work, work.request_spec(spec))
 
 
 def undo_save_spec(work: Work[Any]) -> None:
     """Store the request spec of the old image again, if the server still has the old image."""
     spec = work.arguments(RebuildArguments).old_request_spec
     if spec and not _is_new(work):
-        store_spec(work, work.read_spec(spec))
+        store_spec(work, work.request_spec(spec))
 
 
 def rebuild_instance(work: Work[Outputs]) -> None:
@@ -330,7 +330,7 @@ class _Rebuilding(Flow[OutputsT]):
                 work.ctxt,
                 'compute_task.rebuild_server.error',
                 instance_uuid=work.instance_uuid,
-                request_spec=work.read_spec(spec) if spec else None,
+                request_spec=work.request_spec(spec) if spec else None,
                 state=row['vm_state'],
                 record=work.error,
             )

@@ -170,7 +170,7 @@ def save_spec(work: ResizeWork) -> None:
 def undo_save_spec(work: ResizeWork) -> None:
     """Store the request spec of the old flavor again."""
     if spec := work.arguments(ResizeArguments).old_request_spec:
-        store_spec(work, work.read_spec(spec))
+        store_spec(work, work.request_spec(spec))
 
 
 def mark_resized(work: ResizeWork) -> None:

@@ -148,13 +148,13 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
 def save_spec(work: UnshelveWork) -> None:
     """Store the request spec with the new availability zone, if the user requested one with the unshelve."""
     if spec := work.arguments(UnshelveArguments).new_request_spec:
-        store_spec(work, work.read_spec(spec))
+        store_spec(work, work.request_spec(spec))
 
 
 def undo_save_spec(work: UnshelveWork) -> None:
     """Store the request spec that the server had before the unshelve."""
     if spec := work.arguments(UnshelveArguments).old_request_spec:
-        store_spec(work, work.read_spec(spec))
+        store_spec(work, work.request_spec(spec))
 
 
 def _end(
