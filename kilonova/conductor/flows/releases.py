@@ -304,7 +304,8 @@ def ports_given(work: Work[Any]) -> set[str]:
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
     pending = [row.arguments(ReleaseArguments) for row in rows if row.kind == RELEASE]
-    return {port_id for args in pending if isinstance(args, PortsRelease) for port_id in args.ports_given}
+    known = [args for args in pending if isinstance(args, PortsRelease) and args.is_complete]
+    return {port_id for args in known for port_id in args.ports_given}
 
 
 def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str] = ()) -> None:

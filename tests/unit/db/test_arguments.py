@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kilonova.conductor.flows import FLOWS
+from kilonova.conductor.flows.releases import RELEASES
 from kilonova.context import RequestContext
 from kilonova.db.arguments import kinds, releases
 from kilonova.db.arguments.attachments import NetworkChangedArguments, VolumeArguments
@@ -157,6 +158,7 @@ def test_a_key_says_what_a_release_releases(stored: dict[str, Any], name: str) -
 
 
 def test_each_release_is_recognised() -> None:
+    assert set(RELEASES) == set(releases.ReleaseArguments.__subclasses__())
     for cls in releases.ReleaseArguments.__subclasses__():
         required = [one.name for one in dataclasses.fields(cls) if one.default is dataclasses.MISSING]
         assert type(releases.ReleaseArguments.read(dict.fromkeys(required))) is cls

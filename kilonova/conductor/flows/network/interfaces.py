@@ -178,7 +178,7 @@ def create_or_bind_port(work: Work[AttachOutputs]) -> None:
     """Create a port for the server and bind it to the server's host, or bind the user's own port."""
     wish = work.arguments(AttachInterfaceArguments).wish
     port = requested_ports.RequestedPort(
-        wish['network_id'], wish['port_id'], wish['address'], wish['device'], wish['tag']
+        wish['network_id'], wish.get('port_id'), wish.get('address'), wish.get('device'), wish.get('tag')
     )
     work.outputs.vif = ports.bind_one(work, port, work.outputs.profile, work.outputs.mappings or {}).stored()
 

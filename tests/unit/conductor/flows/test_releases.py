@@ -16,6 +16,7 @@ from kilonova.db.arguments.releases import (
     BackupsRelease,
     ConsumerRelease,
     ImageRelease,
+    PortsRelease,
     ReleaseArguments,
     SyncAggregateArguments,
 )
@@ -192,6 +193,16 @@ def test_a_consumer(site: Site, work: Any) -> None:
 def test_an_image(site: Site, work: Any) -> None:
     do(site, work, ImageRelease(image_id=IMAGE))
     assert site.images.deleted == [IMAGE]
+
+
+def test_a_release_without_a_required_argument_is_no_obstacle(site: Site, work: Any) -> None:
+    """It is tried again, and other operations read the arguments of the others."""
+    releases.add_release(work, PortsRelease(ports_of=SERVER, ports_given=['p1']))
+    operation = site.accept('release', {'ports_of': SERVER}, slot='another')
+    assert releases.ports_given(work) == {'p1'}
+    site.go(operation)
+    (left,) = [row for row in site.rows() if row.uuid == operation]
+    assert not left.failed and left.outputs['tries'] == 1
 
 
 def backup(number: int, **values: Any) -> dict[str, Any]:
