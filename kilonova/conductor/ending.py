@@ -16,6 +16,7 @@ from typing import Any
 
 from kilonova.conductor.work import Work
 from kilonova.db import engine
+from kilonova.db.arguments.base import MigrationArguments
 from kilonova.db.queries import instances, migrations, operations
 from kilonova.db.queries.operations import OperationRow
 
@@ -89,7 +90,7 @@ class Ending:
         instances.update_extra(conn, uuid, dict(self.extra))
         instances.set_system_metadata(conn, uuid, dict(self.system_metadata))
         if self.migration:
-            migrations.update(conn, work.args['migration_uuid'], {'status': self.migration})
+            migrations.update(conn, work.arguments(MigrationArguments).migration_uuid, {'status': self.migration})
         if self.operations:
             operations.insert(conn, self.operations)
         self._write_action(conn, work)

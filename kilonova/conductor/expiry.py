@@ -24,6 +24,7 @@ from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import accelerators
 from kilonova.context import get_admin_context
 from kilonova.db import engine
+from kilonova.db.arguments.moves import ConfirmArguments
 from kilonova.db.queries import console_tokens, device_history, expired, info_caches, operations
 from kilonova.db.queries.expired import Due
 from kilonova.errors import BuildTimedOut, InstanceInvalidState, InstanceNotFound, Invalid, Unanswered
@@ -81,7 +82,7 @@ def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
         instance_uuid=due.server,
         event='reclaim.start',
         action=_action('delete', ctxt.request_id),
-        operation=operations.OperationRow.new(ctxt, 'delete', due.server, {}),
+        operation=operations.OperationRow.new(ctxt, 'delete', due.server),
     )
     LOG.info('Reclaiming deleted instance %s', due.server, instance_uuid=due.server)
     return uuid
@@ -93,7 +94,7 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
     ``due.row`` is the uuid of the migration. Returns the uuid of the operation.
     """
     ctxt = get_admin_context()
-    row = operations.OperationRow.new(ctxt, 'confirm', due.server, {'migration_uuid': due.row})
+    row = operations.OperationRow.new(ctxt, 'confirm', due.server, ConfirmArguments(migration_uuid=due.row))
     operations.accept(
         db,
         instance_uuid=due.server,
@@ -116,7 +117,7 @@ def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.D
 
     def accept(env: Environment, db: engine.Database, due: Due) -> str:
         ctxt = get_admin_context()
-        row = operations.OperationRow.new(ctxt, kind, due.server, {})
+        row = operations.OperationRow.new(ctxt, kind, due.server)
         operations.accept(
             db, instance_uuid=due.server, event=event, operation=row, action=_action(action, ctxt.request_id)
         )
@@ -251,7 +252,7 @@ class Expiry:
         if found is None:
             return 0
         self._healed[cell.name], server = found
-        row = operations.OperationRow.new(get_admin_context(), 'network_changed', server, {}, beside=True)
+        row = operations.OperationRow.new(get_admin_context(), 'network_changed', server, beside=True)
         self._env.runner.wake(cell, [operations.add_beside(cell, row)])
         return 1
 

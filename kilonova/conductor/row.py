@@ -25,6 +25,8 @@ from kilonova import objects
 from kilonova.conductor.environment import Environment
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.arguments import kinds as arguments_of
+from kilonova.db.arguments.base import Arguments, ArgumentsT, narrowed
 from kilonova.db.queries import operation_leases, operations
 from kilonova.errors import Cancelled, LeaseLost
 
@@ -151,6 +153,7 @@ class LeasedOperation(Generic[OutputsT]):
     """An operation row that this process owns, with the checks and writes that only its owner may do.
 
     Attributes:
+        args: Arguments of the operation. Steps call ``arguments``, which returns them with their class.
         db: Database that holds the row now. The row of a boot moves from the API database to a cell.
         owner: Id of this process, which the row has in its column ``owner``.
         outputs: Results of the flow's steps.
@@ -160,7 +163,10 @@ class LeasedOperation(Generic[OutputsT]):
         self, row: operations.OperationRow, db: engine.Database, env: Environment, owner: str, outputs: type[OutputsT]
     ) -> None:
         self.db, self.env, self.owner = db, env, owner
-        self.uuid, self.kind, self.instance_uuid, self.args = row.uuid, row.kind, row.instance_uuid, row.args
+        self.uuid, self.kind, self.instance_uuid = row.uuid, row.kind, row.instance_uuid
+        self.args: Arguments = arguments_of.read(row.kind, row.args)
+        # As the row has them, with the keys that a newer release may have written.
+        self._stored_args = row.args
         self.outputs: OutputsT = outputs.read(row.outputs)
         self.position, self.attempt, self.undoing = row.position, row.attempt, row.undoing
         self.failed, self.cancelled, self.error = row.failed, row.cancelled, row.error
@@ -172,6 +178,13 @@ class LeasedOperation(Generic[OutputsT]):
         # True if the row in the database was compared with this object after the last message to another process.
         self._compared = True
         self._ended = False
+
+    def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:
+        """Return the arguments of the operation, as an object of the class ``cls``.
+
+        Raises TypeError if this kind of operation has another class of arguments.
+        """
+        return narrowed(self.args, cls)
 
     # -- checks of the row ----------------------------------------------------------------------------------------
     def check(self) -> None:
@@ -310,7 +323,7 @@ class LeasedOperation(Generic[OutputsT]):
             uuid=self.uuid,
             kind=self.kind,
             instance_uuid=self.instance_uuid,
-            args=self.args,
+            args=self._stored_args,
             context=self.ctxt.to_dict(),
             request_id=self.request_id,
             position=position,

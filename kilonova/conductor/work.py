@@ -22,6 +22,7 @@ from kilonova.conductor.environment import Environment, HostsNotReporting
 from kilonova.conductor.row import ChosenHost, LeasedOperation, OutputsT, SelectOutputsT
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.arguments.base import Envelope, SpecArguments
 from kilonova.db.queries import claims, instances, metadata, operations
 from kilonova.errors import Cancelled, HostRejected, KilonovaError, Unanswered, Unsent, shortened, without_paths
 from kilonova.objects.vif import Vif
@@ -161,9 +162,13 @@ class Work(LeasedOperation[OutputsT]):
         """Return the server's network interfaces, in the order in which its guest has them."""
         return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
 
-    def request_spec(self, name: str = 'request_spec') -> objects.RequestSpec:
-        """Return the request spec in the argument ``name`` of the operation row."""
-        found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(self.ctxt, self.args[name])
+    def request_spec(self, stored: Envelope | None = None) -> objects.RequestSpec:
+        """Return a request spec from its serialized form ``stored``.
+
+        If ``stored`` is None, it is the request spec in the arguments of the operation (``SpecArguments``).
+        """
+        envelope = stored if stored is not None else self.arguments(SpecArguments).request_spec
+        found: objects.RequestSpec = objects.base.Serializer().deserialize_entity(self.ctxt, envelope)
         return found
 
     def chosen(self: Work[SelectOutputsT]) -> ChosenHost:

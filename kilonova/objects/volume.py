@@ -23,20 +23,8 @@ KIND = 'driver_volume_type'
 NFS, RAW, QCOW2 = 'nfs', 'raw', 'qcow2'
 # A member that Kilonova adds to a connection: the encryption parameters from Cinder, without the encryption key itself.
 ENCRYPTION = 'encryption'
-# Argument of an operation that deletes old volume attachments of a server: the uuid of the server.
-VOLUMES_OF = 'volumes_of'
-# Argument of an operation that deletes old volume attachments: the ids of volumes that are deleted with them.
-VOLUMES_DELETED = 'volumes_deleted'
-# Argument of an operation that cleans up a failed create: True if volumes created for the server are deleted as well.
-VOLUMES_MADE = 'volumes_made'
-# Argument of an operation that completes a volume swap later: both volume ids, and which volume the guest uses.
-VOLUME_SWAPPED = 'volume_swapped'
-# Argument of an operation that reports a snapshot to the volume service later: its id, status and progress.
-SNAPSHOT_TOLD = 'snapshot_told'
 # A key in an entry of "hosts": the id of the second attachment, which the destination of a live migration has.
 ANOTHER = 'attachment_id'
-# Argument of an operation that deletes an image and its volume snapshots later, unless the image is active.
-SNAPSHOTS_OF = 'snapshots_of'
 # Maximum number of hosts for which the connection to a volume is stored. Older connections are dropped.
 KNOWN = 3
 

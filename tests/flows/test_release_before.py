@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from kilonova.conductor import flows
+from kilonova.db.arguments import kinds as arguments_of
 from kilonova.db.queries import operations
 from kilonova.errors import KilonovaError
 from tests.fixtures.cloud import Templates
@@ -80,8 +81,8 @@ class Takeovers:
             taken = not self.read if what == 'undo' else record is not None and record['row']['position'] == index
             if record is not None and taken:
                 row = operations.OperationRow.read(as_written(record['row']))  # type: ignore[arg-type]
-                args, outputs = copy.deepcopy(work.args), work.outputs.stored()
-                work.args = in_place_of(row.args, args)
+                args, outputs = copy.deepcopy(work.args.stored()), work.outputs.stored()
+                work.args = arguments_of.read(work.kind, in_place_of(row.args, args))
                 work.outputs = type(work.outputs).read(in_place_of(row.outputs, outputs))
                 self.read.append(label(record))
             real(work)
@@ -102,7 +103,7 @@ class Takeovers:
             and bool(one['row']['undoing']) == work.undoing
         ]
 
-        present = set(forms([work.args, work.outputs.stored()]))
+        present = set(forms([work.args.stored(), work.outputs.stored()]))
 
         def difference(one: dict[str, Any]) -> int:
             row = one['row']

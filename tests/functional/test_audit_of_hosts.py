@@ -18,6 +18,7 @@ from kilonova.clients.providers import OWNER
 from kilonova.conductor.audit import compare as audit
 from kilonova.context import get_admin_context
 from kilonova.db import engine
+from kilonova.db.arguments.releases import SyncAggregateArguments
 from kilonova.db.models.api import AggregateHost, HostMapping
 from kilonova.db.models.cell import ComputeNode, Service
 from kilonova.db.queries import cells
@@ -147,7 +148,11 @@ def test_aggregates_that_differ(cloud: Cloud) -> None:
     # A change that conductors still bring there is no disagreement.
     waiting = [
         OperationRow.new(
-            get_admin_context(), mirror.KIND, made['uuid'], {'aggregate': made['uuid'], 'host': host}, beside=True
+            get_admin_context(),
+            mirror.KIND,
+            made['uuid'],
+            SyncAggregateArguments(aggregate=made['uuid'], host=host),
+            beside=True,
         )
         for made, host in ((first, 'gpu1'), (second, 'gpu2'))
     ]

@@ -13,6 +13,7 @@ from kilonova.api.services import host_removal as use_case
 from kilonova.api.services import hosts
 from kilonova.clients import host_removal as removal
 from kilonova.context import get_admin_context
+from kilonova.db.arguments.releases import HostRemovalArguments
 from kilonova.db.queries import aggregates, cells, compute_nodes, operations, services
 from tests.fixtures.cloud import Cloud, Crash
 from tests.functional.test_audit_of_busy_clouds import look
@@ -295,7 +296,12 @@ def test_two_deletes_at_once(burnt: Cloud) -> None:
             burnt.cell,
             row,
             operations.OperationRow.new(
-                get_admin_context(), 'host_removal', row['uuid'], {'host': HOST}, beside=True, host=HOST
+                get_admin_context(),
+                'host_removal',
+                row['uuid'],
+                HostRemovalArguments(host=HOST, nodes=[]),
+                beside=True,
+                host=HOST,
             ),
         )
     assert burnt.rows() == []

@@ -27,7 +27,7 @@ BROKEN = '{"flavor": {"nova_obj'
 
 def plant(cloud: Cloud, server: str, column: str, text: str, kind: str = 'resize', **values: Any) -> str:
     """Write a row of an operation as a restore or a script of an operator left it. Returns its uuid."""
-    row = operations.OperationRow.new(get_admin_context(), kind, server, {})
+    row = operations.OperationRow.new(get_admin_context(), kind, server)
     with cloud.cell.write() as conn:
         operations.insert(conn, [row])
         conn.execute(OPERATIONS.update().where(OPERATIONS.c.uuid == row.uuid).values({column: text, **values}))

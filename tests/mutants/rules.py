@@ -451,7 +451,7 @@ MUTANTS = (
         '20',
         'the old request spec is not stored again',
         'kilonova/conductor/flows/resize.py',
-        "    if work.args.get('old_request_spec'):",
+        '    if spec := work.arguments(ResizeArguments).old_request_spec:',
         '    if False:',
         ('tests/flows/test_every_step.py::test_a_step_fails[resize-before]',),
     ),

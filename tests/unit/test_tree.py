@@ -49,3 +49,40 @@ def test_a_class_name_has_one_meaning() -> None:
                 places[node.name].add(folder)
     both = {TABLES, 'kilonova/objects'}
     assert {name: found for name, found in places.items() if len(found) > 1 and found != both} == {}
+
+
+def _by_key(node: ast.AST) -> list[ast.AST]:
+    """Return the expressions whose keys this node reads or writes: ``x[…]``, ``x.get(…)``, ``… in x``, ``{**x}``."""
+    match node:
+        case ast.Subscript(value=found) | ast.Call(func=ast.Attribute(value=found, attr='get')):
+            return [found]
+        case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[found]):
+            return [found]
+        case ast.Dict(keys=keys, values=values):
+            return [value for key, value in zip(keys, values, strict=True) if key is None]
+    return []
+
+
+def test_arguments_of_operations_are_read_as_attributes() -> None:
+    """A flow or use case reads ``work.arguments(RebootArguments).reboot_type``, so that mypy checks the name."""
+    root = Path(__file__).parents[2]
+    found = [
+        f'{path.relative_to(root)}:{node.lineno}'
+        for folder in ('api', 'conductor')
+        for path in sorted((root / 'kilonova' / folder).rglob('*.py'))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if any(isinstance(one, ast.Attribute) and one.attr == 'args' for one in _by_key(node))
+    ]
+    assert found == []
+
+
+def test_fields_of_serialized_objects_are_read_in_one_module() -> None:
+    """``db/envelopes.py`` has the functions for it."""
+    root = Path(__file__).parents[2]
+    found = [
+        str(path.relative_to(root))
+        for path in sorted((root / 'kilonova').rglob('*.py'))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value == 'nova_object.data'
+    ]
+    assert found == ['kilonova/db/envelopes.py']

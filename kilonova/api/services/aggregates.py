@@ -22,6 +22,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.clients import aggregates as mirror
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.arguments.releases import SyncAggregateArguments
 from kilonova.db.queries import aggregates, cells, operations, servers
 from kilonova.db.queries.aggregates import ZONE, AggregateNotFound
 from kilonova.db.queries.servers import Filters
@@ -325,7 +326,7 @@ def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str
         ctxt,
         mirror.KIND,
         aggregate_uuid,
-        {'aggregate': aggregate_uuid, 'host': host},
+        SyncAggregateArguments(aggregate=aggregate_uuid, host=host),
         beside=True,
         not_before=engine.now(conn) + MEND_AFTER,
     )
@@ -338,7 +339,8 @@ def _mirror(backend: Backend, row: operations.OperationRow) -> None:
 
     If an error occurs, only log it and keep the operation row, so that a conductor repeats the update.
     """
-    aggregate, host = row.args['aggregate'], row.args['host']
+    args = row.arguments(SyncAggregateArguments)
+    aggregate, host = args.aggregate, args.host
     try:
         if backend.placement is not None:
             mirror.bring_up_to_date(backend.placement, backend.api_db, backend.cells, aggregate, host)

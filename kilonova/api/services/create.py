@@ -38,6 +38,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.scatter_gather import first, refuse_if_any
 from kilonova.api.services.server_operations import WORK, find_server
 from kilonova.context import RequestContext
+from kilonova.db.arguments.servers import BootArguments
 from kilonova.db.queries import cells, compute_nodes, flavors, instances, operations, owners, withdrawals
 from kilonova.errors import FlavorNotFound, InstanceNotFound, InstanceNotReady, Invalid
 from kilonova.objects import (
@@ -486,7 +487,7 @@ def _write(
     servers: Sequence[Instance],
     specs: Sequence[RequestSpec],
     devices: Sequence[list[dict[str, Any]]],
-    sealed: Sequence[Any],
+    sealed: Sequence[str | None],
     notes: Sequence[str],
 ) -> list[str]:
     """Write the rows of all servers in one transaction, and return the uuids of the operations.
@@ -510,14 +511,14 @@ def _write(
             ctxt,
             'boot',
             server.uuid,
-            {
-                'request_spec': spec.obj_to_primitive(),
-                'instance': server.obj_to_primitive(),
-                'image': shared.image,
-                'sealed': secrets,
-                'bdms': bdms,
-                'tags': shared.request.tags,
-            },
+            BootArguments(
+                request_spec=spec.obj_to_primitive(),
+                instance=server.obj_to_primitive(),
+                image=shared.image,
+                sealed=secrets,
+                bdms=bdms,
+                tags=shared.request.tags,
+            ),
         )
         for server, spec, bdms, secrets in zip(servers, specs, devices, sealed, strict=True)
     ]

@@ -44,7 +44,7 @@ def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once
     if not at_once and _is_kept(backend, server.row):
         _soft_delete(backend, ctxt, server)
         return
-    row = OperationRow.new(ctxt, 'delete', server.uuid, {})
+    row = OperationRow.new(ctxt, 'delete', server.uuid)
     wake = operations.accept_delete(
         server.cell, instance_uuid=server.uuid, operation=row, action=server_operations.action(ctxt, 'delete')
     )
@@ -75,7 +75,7 @@ def _soft_delete(backend: Backend, ctxt: RequestContext, server: ServerRef) -> N
         )
     if row['vm_state'] == states.VmState.SOFT_DELETED or row['task_state'] == states.TaskState.SOFT_DELETING:
         return
-    operation = OperationRow.new(ctxt, 'soft_delete', server.uuid, {})
+    operation = OperationRow.new(ctxt, 'soft_delete', server.uuid)
     wake = operations.accept_soft_delete(
         server.cell, instance_uuid=server.uuid, operation=operation, action=server_operations.action(ctxt, 'delete')
     )
@@ -97,7 +97,7 @@ def restore(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     image = images.of_server(kept, instance.image_ref)
     more = quota.of_servers(backend, 1, quota.sizes(instance.flavor, image))
     quota.check(backend, allowed, more)
-    row = OperationRow.new(ctxt, 'restore', server.uuid, {})
+    row = OperationRow.new(ctxt, 'restore', server.uuid)
     server_operations.accept(ctxt, server, 'restore.start', row, 'restore')
     quota.recheck(
         backend,
@@ -118,7 +118,7 @@ def reset_state(backend: Backend, ctxt: RequestContext, server: ServerRef, state
     """
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)
-    row = OperationRow.new(ctxt, 'confirm', server.uuid, {})
+    row = OperationRow.new(ctxt, 'confirm', server.uuid)
     wake = operations.reset_state(
         server.cell,
         instance_uuid=server.uuid,

@@ -14,6 +14,7 @@ from kilonova.api.services import images, passwords, resize, server_operations
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
+from kilonova.db.arguments.moves import EvacuateArguments
 from kilonova.db.queries import cells, host_losses, services
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import ComputeHostNotFound, Conflict, Invalid
@@ -90,17 +91,17 @@ def evacuate(backend: Backend, ctxt: RequestContext, server: ServerRef, request:
         ctxt,
         'evacuate',
         server.uuid,
-        {
-            'migration_uuid': uuidutils.generate_uuid(),
-            'migration_type': 'evacuation',
-            'flavor': instance.flavor.stored_primitive(),
-            'request_spec': spec.obj_to_primitive(),
-            'image': image,
-            'sealed': passwords.seal(keys, password, (), server.uuid),
-            'shared': request.shared,
-            'stays_off': request.stays_off,
-            'power_state': server.row['power_state'],
-        },
+        EvacuateArguments(
+            migration_uuid=uuidutils.generate_uuid(),
+            migration_type='evacuation',
+            flavor=instance.flavor.stored_primitive(),
+            request_spec=spec.obj_to_primitive(),
+            image=image,
+            sealed=passwords.seal(keys, password, (), server.uuid),
+            shared=request.shared,
+            stays_off=request.stays_off,
+            power_state=server.row['power_state'],
+        ),
     )
     host_losses.accept_evacuation(
         server.cell,

@@ -7,8 +7,6 @@ of these deletions fails, the operation row remains, and a conductor completes t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from oslo_log import log as logging
 
 from kilonova.api.services import hosts
@@ -17,6 +15,7 @@ from kilonova.api.services.scatter_gather import is_silence
 from kilonova.clients import host_removal as removal
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.arguments.releases import HostRemovalArguments
 from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import host_removals, migrations, operations, servers, services
 from kilonova.db.queries.operations import OperationRow
@@ -48,9 +47,7 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
     row, cell = service.row, service.cell
     wanted = None
     if row['binary'] == hosts.COMPUTE:
-        wanted = OperationRow.new(
-            ctxt, host_removals.KIND, row['uuid'], {'host': row['host']}, beside=True, host=row['host']
-        )
+        wanted = OperationRow.new(ctxt, host_removals.KIND, row['uuid'], beside=True, host=row['host'])
     operation = _destroy(cell, row, wanted)
     backend.notify.emit(ctxt, 'service.delete', service=row)
     if operation is not None:
@@ -62,8 +59,8 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
 def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> OperationRow | None:
     """Delete the service with its nodes and devices, and insert the operation that completes the removal.
 
-    ``wanted`` is the operation to insert. Return the inserted operation. If the service is not a compute service,
-    ``wanted`` and the result are None, because nothing else has to be removed.
+    ``wanted`` is the operation to insert, without its arguments. Return the inserted operation. If the service is not a
+    compute service, ``wanted`` and the result are None, because nothing else has to be removed.
     """
     with cell.write() as conn:
         if wanted is not None and engine.repeated() and (written := operations.get(conn, wanted.uuid)):
@@ -76,9 +73,8 @@ def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> Operation
         _refuse_in_use(conn, row['host'])
         nodes = services.destroy(conn, row['id'])
         released = operations.end_releases(conn, row['host'])
-        operation = replace(
-            wanted,
-            args={**wanted.args, 'nodes': [node['uuid'] for node in nodes]},
+        operation = wanted.with_arguments(
+            HostRemovalArguments(host=row['host'], nodes=[node['uuid'] for node in nodes]),
             not_before=engine.now(conn) + MEND_AFTER,
         )
         operations.insert(conn, [operation])
@@ -109,7 +105,8 @@ def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None
 
     If an error occurs, log a warning and keep the operation row, so that a conductor completes the removal.
     """
-    host = operation.args['host']
+    args = operation.arguments(HostRemovalArguments)
+    host = args.host
 
     def check() -> None:
         """Raise LeaseLost if a conductor has completed the removal already.
@@ -125,7 +122,7 @@ def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None
         removal.forget(backend.api_db, cell, host)
         if backend.placement is None:
             return
-        removal.delete_providers(backend.placement, backend.cells, operation.args['nodes'], check)
+        removal.delete_providers(backend.placement, backend.cells, args.nodes, check)
         with cell.write() as conn:
             operations.end(conn, operation.uuid, operation.instance_uuid)
     except Exception as error:

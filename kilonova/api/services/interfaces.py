@@ -19,6 +19,7 @@ from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.neutron.ports import FixedIp, Port
 from kilonova.clients.neutron.refusals import PortNotFound
 from kilonova.context import RequestContext
+from kilonova.db.arguments.attachments import AttachInterfaceArguments, DetachInterfaceArguments
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import OperationRow
@@ -129,17 +130,17 @@ def attach(
         ctxt,
         ATTACH,
         server.uuid,
-        {
-            'wish': {
+        AttachInterfaceArguments(
+            wish={
                 'network_id': interface.network_id,
                 'port_id': interface.port_id,
                 'address': interface.address,
                 'device': request.request_id if request is not None else None,
                 'tag': wanted.tag,
             },
-            'request': request.obj_to_primitive() if request is not None else None,
-            'resources': interface.resource_request,
-        },
+            request=request.obj_to_primitive() if request is not None else None,
+            resources=interface.resource_request,
+        ),
     )
     before: set[str] = set()
     server_operations.accept_in_turn(
@@ -258,4 +259,6 @@ def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, port_id: s
         if not any(one['id'] == vif['id'] for one in _cached(conn, server.uuid)):
             raise PortNotFound(port_id=port_id)
 
-    server_operations.run(backend, ctxt, server, DETACH, f'{DETACH}.start', {'vif': vif}, write=check)
+    server_operations.run(
+        backend, ctxt, server, DETACH, f'{DETACH}.start', DetachInterfaceArguments(vif=vif), write=check
+    )

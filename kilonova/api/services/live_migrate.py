@@ -13,6 +13,7 @@ from kilonova.api.services import accelerators, create, images, resize, server_o
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
+from kilonova.db.arguments.moves import LiveMigrateArguments
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Invalid, UnableToMigrateToSelf
 from kilonova.objects import Instance
@@ -82,14 +83,14 @@ def live_migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, want
         ctxt,
         'live_migrate',
         server.uuid,
-        {
-            'migration_uuid': uuidutils.generate_uuid(),
-            'migration_type': 'live-migration',
-            'block': wanted.block,
-            'over_commit': wanted.over_commit,
-            'flavor': instance.flavor.stored_primitive(),
-            'request_spec': spec.obj_to_primitive(),
-        },
+        LiveMigrateArguments(
+            migration_uuid=uuidutils.generate_uuid(),
+            migration_type='live-migration',
+            block=wanted.block,
+            over_commit=wanted.over_commit,
+            flavor=instance.flavor.stored_primitive(),
+            request_spec=spec.obj_to_primitive(),
+        ),
     )
     server_operations.accept(ctxt, server, 'live_migrate.start', row, 'live-migration')
     backend.conductor.live_migrate_instance(ctxt, operation=row.uuid)

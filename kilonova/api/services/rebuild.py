@@ -17,6 +17,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.volume import Volume
 from kilonova.context import RequestContext
+from kilonova.db.arguments.servers import RebuildArguments
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, metadata, operations, rebuilds, request_specs
 from kilonova.db.queries.operations import OperationRow
@@ -138,20 +139,19 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: ServerRef, request: 
     old = _before(server.row, instance, new)
     spec, old_spec = _specs(backend, ctxt, server, image)
     password = passwords.choose(backend, keys, request.admin_password)
-    row = OperationRow.new(
-        ctxt,
-        REIMAGE if reimaged else 'rebuild',
-        server.uuid,
-        {
-            'image': image,
-            'old': old,
-            'preserve_ephemeral': request.preserve_ephemeral,
-            'sealed': passwords.seal(keys, password, files, server.uuid),
-            'check_host': check_host,
-            **({'reimage': reimaged} if reimaged else {}),
-            'request_spec': spec.obj_to_primitive() if spec is not None else None,
-            'old_request_spec': old_spec.obj_to_primitive() if old_spec is not None else None,
-        },
+    args = RebuildArguments(
+        image=image,
+        old=old,
+        preserve_ephemeral=request.preserve_ephemeral,
+        sealed=passwords.seal(keys, password, files, server.uuid),
+        check_host=check_host,
+        request_spec=spec.obj_to_primitive() if spec is not None else None,
+        old_request_spec=old_spec.obj_to_primitive() if old_spec is not None else None,
+    )
+    row = (
+        OperationRow.new(ctxt, REIMAGE, server.uuid, args.on_volume(reimaged))
+        if reimaged
+        else OperationRow.new(ctxt, 'rebuild', server.uuid, args)
     )
     renaming = server_operations.Renaming(backend, ctxt, server)
 

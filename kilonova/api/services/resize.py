@@ -16,6 +16,7 @@ from kilonova.api.services import accelerators, create, images, quota, server_op
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
+from kilonova.db.arguments.moves import ConfirmArguments, ResizeArguments, RevertArguments
 from kilonova.db.queries import instances, migrations, operations, request_specs, withdrawals
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Invalid
@@ -293,15 +294,15 @@ def _accept(backend: Backend, ctxt: RequestContext, server: ServerRef, move: _Mo
         ctxt,
         'resize',
         server.uuid,
-        {
-            'migration_uuid': uuidutils.generate_uuid(),
-            'migration_type': move.kind,
-            'host': move.host,
-            'flavor': move.flavor.stored_primitive(),
-            'request_spec': move.spec.obj_to_primitive(),
-            'old_request_spec': move.old_spec.obj_to_primitive(),
-            'image': move.image,
-        },
+        ResizeArguments(
+            migration_uuid=uuidutils.generate_uuid(),
+            migration_type=move.kind,
+            host=move.host,
+            flavor=move.flavor.stored_primitive(),
+            request_spec=move.spec.obj_to_primitive(),
+            old_request_spec=move.old_spec.obj_to_primitive(),
+            image=move.image,
+        ),
     )
     operations.accept(
         server.cell,
@@ -332,7 +333,7 @@ def confirm(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     ``server_operations.accept``.
     """
     uuid = _finished(ctxt, server, 'confirm.start')
-    row = OperationRow.new(ctxt, 'confirm', server.uuid, {'migration_uuid': uuid})
+    row = OperationRow.new(ctxt, 'confirm', server.uuid, ConfirmArguments(migration_uuid=uuid))
     server_operations.accept(
         ctxt, server, 'confirm.start', row, 'confirmResize', migration=(uuid, 'finished', 'confirming')
     )
@@ -351,7 +352,7 @@ def revert(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
         ctxt,
         'revert',
         server.uuid,
-        {'migration_uuid': uuid, 'request_spec': spec.obj_to_primitive() if spec is not None else None},
+        RevertArguments(migration_uuid=uuid, request_spec=spec.obj_to_primitive() if spec is not None else None),
     )
     server_operations.accept(
         ctxt, server, 'revert.start', row, 'revertResize', migration=(uuid, 'finished', 'reverting')

@@ -17,6 +17,8 @@ from kilonova import states
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.scatter_gather import is_silence
 from kilonova.context import RequestContext
+from kilonova.db.arguments.attachments import NetworkChangedArguments
+from kilonova.db.arguments.base import Arguments
 from kilonova.db.engine import Connection, Database
 from kilonova.db.queries import actions, info_caches, instances, operations, servers
 from kilonova.errors import (
@@ -286,7 +288,7 @@ def run(
     server: ServerRef,
     kind: str,
     event: str,
-    args: dict[str, Any] | None = None,
+    args: Arguments | None = None,
     hosted: bool = True,
     **more: Any,
 ) -> None:
@@ -296,12 +298,14 @@ def run(
     host. Raises the errors of ``check`` and ``accept_in_turn``.
     """
     check(ctxt, server, event, hosted=hosted)
-    row = operations.OperationRow.new(ctxt, kind, server.uuid, args or {})
+    row = operations.OperationRow.new(ctxt, kind, server.uuid, args)
     accept_in_turn(backend, ctxt, server, event, row, kind, **more)
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-def run_beside(backend: Backend, ctxt: RequestContext, server: ServerRef, kind: str, args: dict[str, Any]) -> None:
+def run_beside(
+    backend: Backend, ctxt: RequestContext, server: ServerRef, kind: str, args: Arguments | None = None
+) -> None:
     """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
 
     ``kind`` must be a kind of operation that only reads the current state of the server's ports, or of one of its
@@ -318,7 +322,7 @@ def ports_changed(backend: Backend, ctxt: RequestContext, server: ServerRef, cha
     normally shows the change. If another process writes the cache at the same moment, the cache shows the change only
     after the conductor has read the ports from the network service again.
     """
-    row = operations.OperationRow.new(ctxt, 'network_changed', server.uuid, {}, beside=True)
+    row = operations.OperationRow.new(ctxt, 'network_changed', server.uuid, beside=True)
     uuid = operations.add_beside(
         server.cell,
         row,
@@ -344,7 +348,11 @@ class Renaming:
             self._row = operations.put_beside(
                 conn,
                 operations.OperationRow.new(
-                    self._ctxt, 'network_changed', self._server.uuid, {'renamed': True}, beside=True
+                    self._ctxt,
+                    'network_changed',
+                    self._server.uuid,
+                    NetworkChangedArguments(renamed=True),
+                    beside=True,
                 ),
             )
 

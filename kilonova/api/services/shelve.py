@@ -6,13 +6,14 @@ An accepted request becomes an operation row that has all arguments for the cond
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from kilonova import states
 from kilonova.api.services import accelerators, create, hosts, images, resize, server_operations, snapshot
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.context import RequestContext
+from kilonova.db.arguments.moves import UnshelveArguments
+from kilonova.db.arguments.servers import ShelveArguments, ShelveOffloadArguments
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, Invalid
 from kilonova.objects import InstancePCIRequests
@@ -60,10 +61,10 @@ def shelve(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     server_operations.check(ctxt, server, 'shelve.start')
     if not server.row['image_ref']:
         # The root disk is a volume. A shelve keeps the volume, so no image is needed.
-        server_operations.run(backend, ctxt, server, 'shelve', 'shelve.start', {'image_id': None})
+        server_operations.run(backend, ctxt, server, 'shelve', 'shelve.start', ShelveArguments(image_id=None))
         return
     name = f'{server.row["display_name"] or server.uuid}'[: 255 - len('-shelved')] + '-shelved'
-    snapshot.make(backend, ctxt, server, snapshot.Making('shelve.start', 'shelve', 'shelve', name))
+    snapshot.make(backend, ctxt, server, snapshot.Making('shelve.start', 'shelve', 'shelve', name, ShelveArguments))
 
 
 def offload(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
@@ -72,7 +73,7 @@ def offload(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     Raises the errors of ``server_operations.check`` and ``server_operations.accept``.
     """
     server_operations.check(ctxt, server, 'shelve_offload.start')
-    row = OperationRow.new(ctxt, 'shelve_offload', server.uuid, {})
+    row = OperationRow.new(ctxt, 'shelve_offload', server.uuid, ShelveOffloadArguments())
     server_operations.accept(ctxt, server, 'shelve_offload.start', row, 'shelveOffload')
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
@@ -96,7 +97,7 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: W
             raise UnshelveToRefused(
                 uuid=server.uuid, status=states.status(server.row['vm_state'], server.row['task_state'])
             )
-        row, event = OperationRow.new(ctxt, 'unshelve_start', server.uuid, {}), 'unshelve_start.start'
+        row, event = OperationRow.new(ctxt, 'unshelve_start', server.uuid), 'unshelve_start.start'
     else:
         event = 'unshelve.start'
         server_operations.check(ctxt, server, event, hosted=False)
@@ -105,7 +106,7 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: W
     backend.conductor.run_operation(ctxt, operation=row.uuid)
 
 
-def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> dict[str, Any]:
+def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> UnshelveArguments:
     """Return the arguments of the operation row of an unshelve.
 
     ``request_spec`` is the request spec for the scheduler. If the server's zone changes, ``new_request_spec`` is the
@@ -133,10 +134,11 @@ def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Wher
     spec.pci_requests = InstancePCIRequests(
         instance_uuid=instance.uuid, requests=[*of_flavor, *resize.requests_of_ports(instance)]
     )
-    args: dict[str, Any] = {'request_spec': spec.obj_to_primitive()}
-    if where.has_zone:
-        args.update(new_request_spec=wanted.obj_to_primitive(), old_request_spec=kept.obj_to_primitive())
-    return args
+    return UnshelveArguments(
+        request_spec=spec.obj_to_primitive(),
+        new_request_spec=wanted.obj_to_primitive() if where.has_zone else None,
+        old_request_spec=kept.obj_to_primitive() if where.has_zone else None,
+    )
 
 
 def _check_destination(backend: Backend, zone: str | None, where: Where) -> None:

@@ -1,6 +1,6 @@
 """Create an image of a server: the image record, and the operation in which the host uploads the data.
 
-    image_id = make(backend, ctxt, server, Making('snapshot.start', 'snapshot', 'createImage', name))
+    image_id = make(backend, ctxt, server, Making('snapshot.start', 'snapshot', 'createImage', name, SnapshotArguments))
 
 The image of a server that boots from a volume has no data. Instead the image names snapshots of all the server's
 volumes, which the API creates with the user's token. A new server from this image gets volumes that are made from the
@@ -9,6 +9,7 @@ snapshots.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +23,13 @@ from kilonova.api.services.scatter_gather import is_silence
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.volume import MADE_FOR_IMAGE
 from kilonova.context import RequestContext
+from kilonova.db.arguments.base import NewImageArguments
+from kilonova.db.arguments.releases import ImageRelease, SnapshotsRelease
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Invalid, KilonovaError
 from kilonova.objects.image_meta import SYSMETA_MEMBERS, SYSMETA_PREFIX
-from kilonova.objects.volume import SNAPSHOTS_OF
 
 LOG = logging.getLogger(__name__)
 
@@ -53,16 +55,16 @@ class Making:
 
     ``event`` is the event that changes the server's state. ``kind`` is the kind of the operation, and ``action`` is the
     name of the instance action. ``metadata`` are image properties that the user sets, and ``properties`` are image
-    properties that the calling function sets. ``args`` are arguments of the operation in addition to image_id.
+    properties that the calling function sets. ``arguments(image_id=…)`` returns the arguments of the operation.
     """
 
     event: str
     kind: str
     action: str
     name: str
+    arguments: Callable[..., NewImageArguments]
     properties: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
-    args: dict[str, Any] = field(default_factory=dict)
 
 
 def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making) -> str:
@@ -87,10 +89,10 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
     if not server.row['image_ref']:
         _make_of_volumes(backend, ctxt, server, making, image_id)
         return image_id
-    row = OperationRow.new(ctxt, making.kind, server.uuid, {'image_id': image_id, **making.args})
+    row = OperationRow.new(ctxt, making.kind, server.uuid, making.arguments(image_id=image_id))
     record = _record(backend, ctxt, server, making)
     # If the request fails or this process dies, a conductor runs this operation, which deletes the image.
-    note = OperationRow.new(ctxt, 'release', server.uuid, {'image_id': image_id}, beside=True)
+    note = OperationRow.new(ctxt, 'release', server.uuid, ImageRelease(image_id=image_id), beside=True)
     operations.plan(server.cell, [note], LATE)
 
     def write(conn: Connection) -> None:
@@ -190,7 +192,7 @@ def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: s
 
     The operation is due after ``delay`` seconds.
     """
-    row = OperationRow.new(ctxt, 'release', server.uuid, {SNAPSHOTS_OF: image_id}, beside=True)
+    row = OperationRow.new(ctxt, 'release', server.uuid, SnapshotsRelease(snapshots_of=image_id), beside=True)
     operations.plan(backend.api_db, [row], delay)
     return row.uuid
 

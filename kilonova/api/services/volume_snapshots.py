@@ -9,14 +9,17 @@ result to the volume service later.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from kilonova.api.services import block_devices, server_operations
 from kilonova.api.services.backend import Backend
 from kilonova.api.services.server_operations import WORK, ServerRef
 from kilonova.api.services.volumes import NotAttached, one_of
 from kilonova.context import RequestContext
+from kilonova.db.arguments.attachments import (
+    CreateSnapshotArguments,
+    DeleteSnapshotArguments,
+    MergedFiles,
+    VolumeSnapshotArguments,
+)
 from kilonova.db.engine import Connection
 from kilonova.db.queries import volumes as queries
 from kilonova.db.queries.operations import OperationRow
@@ -82,21 +85,23 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'creating')
     name, format_ = volume.file
-    _accept(
-        backend, ctxt, server, volume, CREATE, snapshot_id, {'files': {'name': name, 'format': format_, 'new': file}}
+    args = CreateSnapshotArguments(
+        volume_id=volume.volume_id,
+        snapshot_id=snapshot_id,
+        files={'name': name, 'format': format_, 'new': file},
     )
+    _accept(backend, ctxt, server, volume, CREATE, args)
 
 
-def delete(
-    backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, merge: Mapping[str, str | None]
-) -> None:
+def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, merge: MergedFiles) -> None:
     """Accept the deletion of a snapshot: the server's host will merge two files of the volume into one.
 
     ``merge`` has the names of the two files under ``file`` and ``into``. Raises NotItsState if the snapshot's status is
     not deleting. Also raises the other errors of ``create``.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
-    _accept(backend, ctxt, server, volume, DELETE, snapshot_id, {'merge': dict(merge)})
+    args = DeleteSnapshotArguments(volume_id=volume.volume_id, snapshot_id=snapshot_id, merge=merge)
+    _accept(backend, ctxt, server, volume, DELETE, args)
 
 
 def _find(
@@ -143,8 +148,7 @@ def _accept(
     server: ServerRef,
     volume: AttachedVolume,
     kind: str,
-    snapshot_id: str,
-    args: dict[str, Any],
+    args: VolumeSnapshotArguments,
 ) -> None:
     """Accept the operation after short operations of the server, such as attaches, have ended.
 
@@ -160,6 +164,6 @@ def _accept(
         ):
             raise MovedOn(volume=volume.volume_id, file=volume.file[0])
 
-    row = OperationRow.new(ctxt, kind, server.uuid, {'volume_id': volume.volume_id, 'snapshot_id': snapshot_id, **args})
+    row = OperationRow.new(ctxt, kind, server.uuid, args)
     server_operations.accept_in_turn(backend, ctxt, server, event, row, kind, write=check)
     backend.conductor.run_operation(ctxt, operation=row.uuid)

@@ -16,7 +16,6 @@ service's account. Conductors create and delete the attachments.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,12 +27,14 @@ from kilonova.api.services.block_devices import BLANK, IMAGE, SNAPSHOT, VOLUME, 
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.clients.volume import MADE_FOR, Volume, VolumeClient, VolumeNotFound
 from kilonova.context import RequestContext
-from kilonova.db import engine
+from kilonova.db import engine, envelopes
+from kilonova.db.arguments.attachments import AttachVolumeArguments, SwapVolumeArguments, VolumeArguments
+from kilonova.db.arguments.releases import VolumesRelease
 from kilonova.db.queries import instances, operations
 from kilonova.db.queries import volumes as queries
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, Invalid, NotFound, Unavailable
-from kilonova.objects.volume import VOLUMES_DELETED, VOLUMES_MADE, VOLUMES_OF, AttachedVolume
+from kilonova.objects.volume import AttachedVolume
 
 ATTACH, DETACH, SWAP = 'attach_volume', 'detach_volume', 'swap_volume'
 # The statuses in which a volume can be attached: 'in-use' only for volumes that allow several servers (multiattach).
@@ -224,7 +225,7 @@ def attach(
         tag=wanted.tag,
         volume_type=volume.volume_type,
     )
-    operation = OperationRow.new(ctxt, ATTACH, server.uuid, {'volume_id': volume.id, 'row': row['uuid']})
+    operation = OperationRow.new(ctxt, ATTACH, server.uuid, AttachVolumeArguments(volume_id=volume.id, row=row['uuid']))
 
     def write(conn: engine.Connection) -> None:
         _check_count(backend, conn, server)
@@ -274,7 +275,7 @@ def _check_count(backend: Backend, conn: engine.Connection, server: ServerRef) -
     rows = instances.get_bdms(conn, server.uuid)
     blanks = [row for row in rows if row['destination_type'] == block_devices.LOCAL and row['source_type'] == BLANK]
     swaps = [row for row in blanks if row['guest_format'] == block_devices.SWAP]
-    flavor = json.loads(server.row['extra_flavor'])['cur']['nova_object.data']
+    flavor = envelopes.current_flavor(server.row['extra_flavor'])
     volumes = [row for row in rows if row['destination_type'] == VOLUME]
     local = block_devices.local_disks(
         blanks[len(swaps) :], swaps, flavor, has_root=not any(row['boot_index'] == 0 for row in volumes)
@@ -338,7 +339,7 @@ def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id:
         server,
         DETACH,
         f'{DETACH}.start',
-        {'volume_id': row['volume_id']},
+        VolumeArguments(volume_id=row['volume_id']),
         hosted=not _is_offloaded(server),
         write=check,
     )
@@ -387,13 +388,13 @@ def swap(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: s
         server,
         SWAP,
         f'{SWAP}.start',
-        {
-            'volume_id': old.id,
-            'copy': copy.id,
-            'row': row['uuid'],
-            'attachment': row['attachment_id'],
-            'columns': {'volume_size': copy.size, 'volume_type': copy.volume_type},
-        },
+        SwapVolumeArguments(
+            volume_id=old.id,
+            copy=copy.id,
+            row=row['uuid'],
+            attachment=row['attachment_id'],
+            columns={'volume_size': copy.size, 'volume_type': copy.volume_type},
+        ),
         write=lambda conn: _check_attached(conn, server, row),
     )
 
@@ -532,7 +533,7 @@ def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: f
     """
     rows = [
         OperationRow.new(
-            ctxt, 'release', uuid, {VOLUMES_OF: uuid, VOLUMES_DELETED: [], VOLUMES_MADE: True}, beside=True
+            ctxt, 'release', uuid, VolumesRelease(volumes_of=uuid, volumes_deleted=[], volumes_made=True), beside=True
         )
         for uuid in uuids
     ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 from kilonova.api.rules import MEMBER, PREFIX, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services.snapshot import Making
 from kilonova.api.v2.create_image import made
 from kilonova.api.wsgi import Call, Reply, server_action
+from kilonova.db.arguments.servers import BackupArguments
 
 CREATE_BACKUP = f'{PREFIX}os-create-backup'
 RULES = (rule(CREATE_BACKUP, MEMBER, 'Create a backup of a server, and delete its oldest backups.'),)
@@ -41,9 +44,9 @@ def create_backup(call: Call) -> Reply:
             'backup',
             'createBackup',
             body['name'],
+            functools.partial(BackupArguments, backup_type=backup_type, rotation=rotation),
             metadata=body.get('metadata') or {},
             properties={'image_type': 'backup', 'backup_type': backup_type},
-            args={'backup_type': backup_type, 'rotation': rotation},
         ),
     )
     return reply if rotation else Reply()

@@ -10,6 +10,7 @@ from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import quota, server_operations, snapshot
 from kilonova.api.wsgi import Call, Reply, server_action
+from kilonova.db.arguments.servers import SnapshotArguments
 
 METADATA_COUNTED_UNTIL = 38
 BODY_SINCE = 45
@@ -25,7 +26,14 @@ def create_image(call: Call) -> Reply:
     body = call.body['createImage']
     return made(
         call,
-        snapshot.Making('snapshot.start', 'snapshot', 'createImage', body['name'], metadata=body.get('metadata') or {}),
+        snapshot.Making(
+            'snapshot.start',
+            'snapshot',
+            'createImage',
+            body['name'],
+            SnapshotArguments,
+            metadata=body.get('metadata') or {},
+        ),
     )
 
 

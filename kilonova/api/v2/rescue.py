@@ -9,6 +9,7 @@ from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop
 from kilonova.api.services import images, passwords, server_operations
 from kilonova.api.wsgi import Call, server_action
+from kilonova.db.arguments.servers import RescueArguments
 from kilonova.errors import Invalid
 
 EVENT = 'rescue.start'
@@ -73,7 +74,7 @@ def rescue(call: Call) -> dict[str, Any]:
         server,
         'rescue',
         EVENT,
-        {'image': image, 'sealed': passwords.seal(keys, password, (), server.uuid)},
+        RescueArguments(image=image, sealed=passwords.seal(keys, password, (), server.uuid)),
     )
     return {'adminPass': password} if password is not None and backend.options.enable_instance_password else {}
 

@@ -13,6 +13,7 @@ from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, Window, Windows
 from kilonova.api.services import delete, live_migrate, passwords, resize, server_operations
 from kilonova.api.wsgi import Call, server_action
+from kilonova.db.arguments.servers import PasswordArguments, RebootArguments
 from kilonova.db.queries import instances
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import GuestAgentNotEnabled
@@ -139,7 +140,7 @@ def reboot(call: Call) -> None:
     """
     kind = call.body['reboot']['type'].upper()
     event = 'reboot_hard.start' if kind == 'HARD' else 'reboot.start'
-    server_operations.run(call.backend, call.ctxt, call.server, 'reboot', event, {'reboot_type': kind})
+    server_operations.run(call.backend, call.ctxt, call.server, 'reboot', event, RebootArguments(reboot_type=kind))
 
 
 def pause(call: Call) -> None:
@@ -243,7 +244,7 @@ def change_admin_password(call: Call) -> None:
         raise GuestAgentNotEnabled
     password = call.body['changePassword']['adminPass']
     sealed = passwords.seal(passwords.keys(call.backend, True), password, (), server.uuid)
-    row = OperationRow.new(call.ctxt, 'set_admin_password', server.uuid, {'sealed': sealed})
+    row = OperationRow.new(call.ctxt, 'set_admin_password', server.uuid, PasswordArguments(sealed=sealed))
     server_operations.accept(call.ctxt, server, event, row, 'changePassword')
     call.backend.conductor.run_operation(call.ctxt, operation=row.uuid)
 
@@ -261,7 +262,7 @@ def inject_network_info(call: Call) -> None:
     server_operations.check_lock(call.ctxt, call.server)
     server_operations.check_ready(call.server)
     if call.backend.networks is not None:
-        server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed', {})
+        server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed')
 
 
 # --- routes of the handlers ------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from kilonova.api.services.backend import Backend
 from kilonova.api.services.server_operations import ServerRef
 from kilonova.api.wsgi import Call, Reply, Route
 from kilonova.context import RequestContext
+from kilonova.db.arguments.attachments import VolumeArguments
 from kilonova.db.queries import instance_mappings, instances, migrations
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Conflict, NotFound, Unanswered
@@ -124,7 +125,9 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
             elif event['name'] in CHANGES:
                 changed[uuid] = server
             elif event['name'] == GROWN:
-                server_operations.run_beside(backend, ctxt, server, 'volume_extended', {'volume_id': event['tag']})
+                server_operations.run_beside(
+                    backend, ctxt, server, 'volume_extended', VolumeArguments(volume_id=event['tag'])
+                )
             elif event['name'] == REIMAGED:
                 rebuild.look_again(backend, ctxt, server)
             else:
@@ -134,7 +137,7 @@ def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str,
     for host, told in of_host.items():
         _hand_on(backend, ctxt, host, told, servers)
     for server in changed.values():
-        server_operations.run_beside(backend, ctxt, server, 'network_changed', {})
+        server_operations.run_beside(backend, ctxt, server, 'network_changed')
     return answers
 
 
@@ -283,7 +286,7 @@ def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str)
             instance_uuid=server.uuid,
         )
         return
-    row = OperationRow.new(ctxt, kind, server.uuid, {})
+    row = OperationRow.new(ctxt, kind, server.uuid)
     try:
         server_operations.accept(ctxt, server, event, row, kind)
     except (Conflict, NotFound) as error:

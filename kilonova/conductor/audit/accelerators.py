@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from kilonova.accel import holder
 from kilonova.accel import profile as device_profile
@@ -23,7 +22,8 @@ from kilonova.accel import request as accel_request
 from kilonova.accel.client import AcceleratorClient, NoAccelerators
 from kilonova.accel.request import AcceleratorRequest
 from kilonova.conductor.audit import rows as audit_rows
-from kilonova.conductor.flows import releases
+from kilonova.db.arguments.base import Arguments
+from kilonova.db.arguments.releases import AcceleratorRequestsRelease, AcceleratorsRelease
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 
@@ -76,14 +76,17 @@ class AcceleratorAudit:
         """Add the system metadata of servers: a dict from server uuid to the values of the keys in ``MARKS``."""
         self._marks.update(marks)
 
-    def give_back(self, pending: Iterable[Mapping[str, Any]]) -> None:
+    def give_back(self, pending: Iterable[Arguments | None]) -> None:
         """Remember the accelerator requests that operations of kind ``release`` will delete.
 
-        They are not reported as lost. ``pending`` are the arguments of these operations.
+        They are not reported as lost. ``pending`` are the arguments of these operations, or None for a row that can't
+        be read.
         """
         for args in pending:
-            self._known.add(args.get(releases.ACCELERATORS_OF, ''))
-            self._released.update(args.get(releases.ACCELERATOR_REQUESTS, ()))
+            if isinstance(args, AcceleratorsRelease):
+                self._known.add(args.accelerators_of)
+            if isinstance(args, AcceleratorRequestsRelease):
+                self._released.update(args.accelerator_requests)
 
     def attached(self, server: Row) -> list[str] | None:
         """Return the PCI addresses and mdev uuids of the accelerators that a server's domain must have.

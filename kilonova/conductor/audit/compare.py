@@ -31,10 +31,12 @@ from kilonova.conductor.audit import ports as audit_ports
 from kilonova.conductor.audit import rows as audit_rows
 from kilonova.conductor.audit import volumes as audit_volumes
 from kilonova.context import RequestContext
+from kilonova.db.arguments import kinds as arguments_of
 from kilonova.db.engine import Databases
 from kilonova.db.queries import audit as queries
 from kilonova.db.queries import services
 from kilonova.db.queries.cells import CellDatabases
+from kilonova.db.queries.operations import RELEASE
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 from kilonova.objects import PciDevicePoolList
@@ -277,9 +279,7 @@ class _AuditRun:
             self._domains(host, view, servers, moving, owned, busy)
             self._files(host, view, servers, moving, busy)
         self._guests(servers, hosts, busy)
-        self._accelerators.give_back(
-            [texts.split(row, ['args'])[0]['args'] for row in cell['operations'] if row['kind'] == 'release']
-        )
+        self._accelerators.give_back(arguments_of.of_row(row) for row in cell['operations'] if row['kind'] == RELEASE)
         self._accelerators.compare(servers, moving, busy)
         self._ports.compare(servers, owned, self._allocations.consumers, busy)
         volumes: dict[str, list[Row]] = defaultdict(list)

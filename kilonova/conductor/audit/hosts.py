@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from kilonova import texts
+from kilonova.clients import aggregates as aggregate_client
 from kilonova.clients.host_removal import amounts
 from kilonova.clients.placement import PlacementClient, PlacementInvalid
 from kilonova.clients.providers import OWNER
+from kilonova.db.arguments import kinds as arguments_of
+from kilonova.db.arguments.releases import HostRemovalArguments, SyncAggregateArguments
 from kilonova.db.queries import host_removals
 from kilonova.db.queries.cells import CellRecord
 from kilonova.db.rows import Row
@@ -47,8 +49,9 @@ class HostAudit:
         for operation in rows['operations']:
             if operation['kind'] == host_removals.KIND:
                 self._leaving.add(operation['host'])
-                args = texts.split(operation, ['args'])[0]['args']
-                self._removed.update((uuid, operation) for uuid in args.get('nodes', ()))
+                args = arguments_of.of_row(operation)
+                if isinstance(args, HostRemovalArguments):
+                    self._removed.update((uuid, operation) for uuid in args.nodes)
         self._served.update((cell.id, host) for host in hosts)
         self._nodes.update((node['uuid'], node) for node in rows['nodes'])
         for node in rows['nodes']:
@@ -93,10 +96,10 @@ class HostAudit:
     def _compare_members(self, aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
         """Compare the members of each aggregate in Placement with the aggregate's hosts in the database."""
         changing = {
-            (args.get('aggregate'), args.get('host'))
+            (args.aggregate, args.host)
             for row in operations
-            if row['kind'] == 'mirror'
-            for args in [texts.split(row, ['args'])[0]['args']]
+            if row['kind'] == aggregate_client.KIND
+            and isinstance(args := arguments_of.of_row(row), SyncAggregateArguments)
         }
         for row in aggregates:
             found = {provider['uuid'] for provider in self._placement.list_providers(member_of=row['uuid'])}

@@ -29,7 +29,8 @@ from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import releases
 from kilonova.conductor.row import ChosenHost, Outputs
 from kilonova.conductor.work import HostNotFenced, Work
-from kilonova.db import engine
+from kilonova.db import engine, envelopes
+from kilonova.db.arguments.releases import AcceleratorRequestsRelease, AcceleratorsRelease, ReleaseArguments
 from kilonova.db.queries import operations
 from kilonova.errors import KilonovaError, Unanswered
 
@@ -90,9 +91,7 @@ def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
             work,
             'Deleting accelerator requests',
             lambda: work.env.accelerators.delete(uuids),
-            lambda: releases.add_release(
-                work, {releases.ACCELERATOR_REQUESTS: list(uuids)}, (releases.ACCELERATOR_REQUESTS,)
-            ),
+            lambda: releases.add_release(work, AcceleratorRequestsRelease(accelerator_requests=list(uuids))),
         )
 
 
@@ -140,7 +139,8 @@ def await_releases(work: Work[Any], holder: str) -> None:
         return
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
-    if any(row.kind == 'release' and row.args.get(releases.ACCELERATORS_OF) == holder for row in rows):
+    pending = [row.arguments(ReleaseArguments) for row in rows if row.kind == operations.RELEASE]
+    if any(isinstance(args, AcceleratorsRelease) and args.accelerators_of == holder for args in pending):
         raise Unanswered(who=WHO, reason='accelerator requests that the server had before are not deleted yet')
 
 
@@ -176,17 +176,13 @@ def unbind(work: Work[Any]) -> None:
             error,
             instance_uuid=work.instance_uuid,
         )
-        releases.add_release(
-            work,
-            {releases.ACCELERATOR_REQUESTS: uuids, releases.ACCELERATORS_AT: host},
-            (releases.ACCELERATOR_REQUESTS,),
-        )
+        releases.add_release(work, AcceleratorRequestsRelease(accelerator_requests=uuids, accelerators_at=host))
     work.outputs.accelerators, work.outputs.accelerated = None, {}
 
 
 def profile_of(flavor: Mapping[str, Any]) -> str | None:
     """Return the name of the flavor's device profile, or None if it has none. ``flavor`` is a serialized object."""
-    return device_profile.name_of(flavor['nova_object.data'].get('extra_specs') or {})
+    return device_profile.name_of(envelopes.extra_specs(flavor))
 
 
 def drop_abandoned(env: Environment) -> int:
@@ -221,7 +217,7 @@ def drop(work: Work[Any], holder: str) -> None:
             error,
             instance_uuid=work.instance_uuid,
         )
-        releases.add_release(work, {releases.ACCELERATORS_OF: holder}, (releases.ACCELERATORS_OF,))
+        releases.add_release(work, AcceleratorsRelease(accelerators_of=holder))
 
 
 def drop_all(work: Work[Any], instance: objects.Instance, moves: Iterable[str] = ()) -> None:

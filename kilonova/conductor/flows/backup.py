@@ -12,6 +12,8 @@ from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
+from kilonova.db.arguments.releases import BackupsRelease
+from kilonova.db.arguments.servers import BackupArguments
 from kilonova.db.queries.operations import OperationRow
 from kilonova.rpc.compute import Compute
 
@@ -19,7 +21,10 @@ from kilonova.rpc.compute import Compute
 def backup_instance(work: Work[Outputs]) -> None:
     """Have the server's host copy the root disk and upload the copy as an image."""
     work.call_host(
-        work.instance_row()['host'], Compute.backup_instance, instance=work.instance(), image_id=work.args['image_id']
+        work.instance_row()['host'],
+        Compute.backup_instance,
+        instance=work.instance(),
+        image_id=work.arguments(BackupArguments).image_id,
     )
     work.changed()
 
@@ -31,12 +36,12 @@ def undo_backup_instance(work: Work[Outputs]) -> None:
 
 def mark_backed_up(work: Work[Outputs]) -> None:
     """Write the server's state after the backup, and add the operation that deletes old backups."""
-    row = work.instance()
+    row, args = work.instance(), work.arguments(BackupArguments)
     rotation = OperationRow.new(
         work.ctxt,
         'release',
         work.instance_uuid,
-        {name: work.args[name] for name in ('image_id', 'backup_type', 'rotation')},
+        BackupsRelease(image_id=args.image_id, backup_type=args.backup_type, rotation=args.rotation),
         beside=True,
     )
     Ending(event='snapshot.done', required=True, operations=[rotation]).end(work)
@@ -46,7 +51,7 @@ def mark_backed_up(work: Work[Outputs]) -> None:
         instance=row,
         moved='snapshot.done',
         host=row.host,
-        snapshot_image_id=work.args['image_id'],
+        snapshot_image_id=args.image_id,
     )
     work.env.runner.wake(work.db, [rotation.uuid])
 

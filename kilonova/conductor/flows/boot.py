@@ -23,7 +23,9 @@ from kilonova.conductor.flows.network import port_releases, port_vifs, ports, re
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import ChosenHost, SelectOutputs
 from kilonova.conductor.work import HostNotFenced, RetryLater, Step, Work
-from kilonova.db import engine
+from kilonova.db import engine, envelopes
+from kilonova.db.arguments.releases import ConsumerRelease
+from kilonova.db.arguments.servers import BootArguments
 from kilonova.db.queries import (
     build_requests,
     info_caches,
@@ -138,13 +140,13 @@ def undo_select_and_claim(work: BootWork) -> None:
     step's undo, because the volumes were created before the first step. If the scheduler did not reply, it may still
     claim resources until its deadline. Therefore a pending release deletes the allocation once more after the deadline.
     """
-    if asked := volumes.wanted(work.args.get('bdms')):
+    if asked := volumes.wanted(work.arguments(BootArguments).bdms):
         volumes.drop(work, volumes.going_with(asked))
     work.env.placement.drop(work.instance_uuid, work.compare_now)
     if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
         # The scheduler may still claim resources, so a pending release deletes the allocation again after the deadline.
-        releases.add_release(work, {'consumer': work.instance_uuid}, ('consumer',), delay=SELECT_DEADLINE)
+        releases.add_release(work, ConsumerRelease(consumer=work.instance_uuid), delay=SELECT_DEADLINE)
 
 
 def create_instance(work: BootWork) -> None:
@@ -179,16 +181,17 @@ def _first_in_cell(work: BootWork) -> int:
 
 def _needs_others(work: BootWork) -> bool:
     """Return whether the server needs accelerators, ports or volumes."""
+    args = work.arguments(BootArguments)
     return (
         profile_of(work) is not None
-        or bool(requested_ports.wishes(work.args['request_spec']))
-        or bool(volumes.wanted(work.args.get('bdms')))
+        or bool(requested_ports.wishes(args.request_spec))
+        or bool(volumes.wanted(args.bdms))
     )
 
 
 @engine.retried
 def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
-    instance = _requested(work)
+    instance, args = _requested(work), work.arguments(BootArguments)
     rows = instance.to_rows()
     row = work.copy_for(owner, _first_in_cell(work))
     with cell.write() as conn:
@@ -199,8 +202,8 @@ def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
             rows.extra,
             rows.system_metadata or {},
             rows.metadata or {},
-            work.args.get('tags') or (),
-            work.args.get('bdms') or (),
+            args.tags or (),
+            args.bdms or (),
         )
         if created:
             operations.insert(conn, [row])
@@ -254,7 +257,8 @@ def _requested(work: BootWork) -> objects.Instance:
 
     If a host is chosen, the PCI requests name the resource providers of the devices that are allocated there.
     """
-    instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['instance'])
+    stored = work.arguments(BootArguments).instance
+    instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, stored)
     if work.outputs.select:
         host = work.chosen()
         instance.pci_requests = pci_request.on_host(
@@ -272,7 +276,7 @@ def _created(work: BootWork) -> objects.Instance:
     """Return the requested server with the id of its row in the cell and with its attached volumes."""
     instance = _requested(work)
     instance.id = (work.outputs.create_instance or {})['id']
-    if volumes.wanted(work.args.get('bdms')):
+    if volumes.wanted(work.arguments(BootArguments).bdms):
         instance.block_devices = work.instance(fresh=True).block_devices
     return instance
 
@@ -304,15 +308,15 @@ def prepare_resources(work: BootWork) -> None:
     Accelerator requests are created for the flavor's device profile and for ports. Ports are bound and volumes attached
     to the host of this attempt.
     """
-    is_first = _await_volumes(work)
+    is_first, args = _await_volumes(work), work.arguments(BootArguments)
     if work.attempt > 1:
         claim_chosen(work)
-    profile, accelerated = profile_of(work), requested_ports.profiles(work.args['request_spec'])
+    profile, accelerated = profile_of(work), requested_ports.profiles(args.request_spec)
     if profile is not None or accelerated:
         accelerators.make(work, profile, accelerated)
-    if volumes.wanted(work.args.get('bdms')):
+    if volumes.wanted(args.bdms):
         volumes.attach_wanted(work, work.chosen(), is_first)
-    if requested_ports.wishes(work.args['request_spec']):
+    if requested_ports.wishes(args.request_spec):
         bound = ports.bind_wanted(work, work.chosen(), is_first)
         vifs = work.outputs.vifs = [vif.stored() for vif in bound]
         access = _access_addresses(work, bound)
@@ -333,7 +337,7 @@ def _await_volumes(work: BootWork) -> bool:
     service can't create it.
     """
     is_first, work.just_handed_over = work.just_handed_over or work.outputs.unasked, False
-    if volumes.wanted(work.args.get('bdms')):
+    if volumes.wanted(work.arguments(BootArguments).bdms):
         try:
             volumes.await_created(work)
         except RetryLater:
@@ -352,7 +356,8 @@ def _access_addresses(work: BootWork, vifs: Sequence[Vif]) -> dict[str, str]:
     The values are the first addresses in the network [DEFAULT]default_access_ip_network_name. Returns an empty dict if
     the option is not set or the user has requested an access address.
     """
-    name, asked = work.env.conf.default_access_ip_network_name, work.args['instance']['nova_object.data']
+    name = work.env.conf.default_access_ip_network_name
+    asked = envelopes.fields(work.arguments(BootArguments).instance)
     if name is None or asked.get('access_ip_v4') or asked.get('access_ip_v6'):
         return {}
     found: dict[str, str] = {}
@@ -367,14 +372,15 @@ def undo_prepare_resources(work: BootWork) -> None:
 
     If another host will be tried, the ports are kept, and the next attempt binds them to that host.
     """
-    if work.failed and requested_ports.wishes(work.args['request_spec']):
-        port_releases.drop(work, requested_ports.given(work.args['request_spec']))
+    spec = work.arguments(BootArguments).request_spec
+    if work.failed and requested_ports.wishes(spec):
+        port_releases.drop(work, requested_ports.given(spec))
     accelerators.unbind(work)
 
 
 def profile_of(work: BootWork) -> str | None:
     """Return the name of the device profile of the requested flavor, or None."""
-    return accelerators.profile_of(work.args['request_spec']['nova_object.data']['flavor'])
+    return accelerators.profile_of(envelopes.flavor_of(work.arguments(BootArguments).request_spec))
 
 
 def claim_chosen(work: Work[Any]) -> None:
@@ -406,8 +412,8 @@ def build(work: BootWork) -> None:
 
     The transaction in which the host writes the server's state also deletes the operation row.
     """
-    host, attempt = work.chosen(), work.attempt
-    profile, accelerated = profile_of(work), requested_ports.profiles(work.args['request_spec'])
+    host, attempt, args = work.chosen(), work.attempt, work.arguments(BootArguments)
+    profile, accelerated = profile_of(work), requested_ports.profiles(args.request_spec)
     if profile is not None or accelerated:
         accelerators.bind(work, profile, host, work.instance_uuid, accelerated)
     instance = _created(work)
@@ -425,19 +431,19 @@ def build(work: BootWork) -> None:
     port_vifs.cached(instance, work.outputs.vifs or ())
     if work.env.notify.enabled:
         # Add the server's tags, because notifications contain them.
-        instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, work.args.get('tags') or ())
+        instance.tags = objects.TagList.from_words(work.ctxt, work.instance_uuid, args.tags or ())
     work.call_host(
         host.host,
         Compute.build_and_run_instance,
         order=objects.BuildOrder(
             instance=instance,
-            image=work.args['image'] or {},
+            image=args.image or {},
             request_spec=spec,
-            sealed=work.args.get('sealed'),
+            sealed=args.sealed,
             attempt=attempt,
             limits=host.scheduler_limits,
             block_devices=list(
-                objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, work.args.get('bdms') or ())
+                objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, args.bdms or ())
             ),
         ),
     )
@@ -652,7 +658,7 @@ def _bury(work: BootWork, cell0: engine.Database) -> None:
             rows.extra,
             rows.system_metadata or {},
             rows.metadata or {},
-            work.args.get('tags') or (),
+            work.arguments(BootArguments).tags or (),
         )
         if created:
             instances.start_action(
@@ -702,7 +708,7 @@ def _end_in_cell(work: BootWork) -> str | None:
         instances.finish_action(conn, uuid, work.request_id, 'Error')
         if work.outputs.vifs:
             info_caches.write(conn, uuid, [])
-        if volumes.wanted(work.args.get('bdms')):
+        if volumes.wanted(work.arguments(BootArguments).bdms):
             volume_rows.remove_all(conn, uuid)
 
     work.end(end)

@@ -19,6 +19,8 @@ from kilonova.conductor.flows.network import network_changed, port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, Step, Work
+from kilonova.db.arguments.base import MigrationArguments
+from kilonova.db.arguments.moves import RevertArguments
 from kilonova.db.engine import Connection
 from kilonova.db.queries import instances, migrations, operations
 from kilonova.errors import HostRejected
@@ -46,7 +48,7 @@ def drop_allocation(work: Work[Outputs]) -> None:
     server = work.instance()
     if accelerators.wanted_by(server.old_flavor):
         accelerators.drop(work, holder.before(server.uuid, server.system_metadata))
-    work.env.placement.delete_allocations(work.args['migration_uuid'])
+    work.env.placement.delete_allocations(work.arguments(MigrationArguments).migration_uuid)
 
 
 def settled(work: Work[Outputs]) -> Ending:
@@ -132,9 +134,10 @@ def move_back(work: Work[Outputs]) -> None:
 
     The allocation on the source is moved from the migration to the server by one POST request to Placement.
     """
+    uuid = work.arguments(RevertArguments).migration_uuid
     if accelerators.wanted_by(work.instance().flavor):
-        accelerators.drop(work, work.args['migration_uuid'])
-    work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
+        accelerators.drop(work, uuid)
+    work.env.placement.move_back(work.instance_uuid, uuid, work.compare_now)
 
 
 def finish_revert(work: Work[Outputs]) -> None:
@@ -155,8 +158,8 @@ def finish_revert(work: Work[Outputs]) -> None:
 
 def save_spec(work: Work[Outputs]) -> None:
     """Store the request spec of the old flavor again."""
-    if work.args.get('request_spec'):
-        store_spec(work, work.request_spec())
+    if spec := work.arguments(RevertArguments).request_spec:
+        store_spec(work, work.request_spec(spec))
 
 
 def mark_reverted(work: Work[Outputs]) -> None:
@@ -215,7 +218,7 @@ class Revert(Flow[Outputs]):
         def end(conn: Connection) -> None:
             uuid = work.instance_uuid
             instances.transition(conn, uuid, 'revert.refused')
-            migrations.update(conn, work.args['migration_uuid'], {'status': 'finished'})
+            migrations.update(conn, work.arguments(RevertArguments).migration_uuid, {'status': 'finished'})
             instances.add_fault(conn, uuid, work.fault())
             instances.add_events(
                 conn, uuid, work.request_id, [work.event('conductor_revert_resize', 'Error', work.env.host)]

@@ -23,6 +23,7 @@ from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.moves import SoftDeleteArguments
 from kilonova.db.queries import info_caches, instance_mappings, instances, migrations
 from kilonova.db.queries import volumes as volume_rows
 from kilonova.errors import InstanceNotFound
@@ -155,7 +156,7 @@ class DeleteServer(Flow[DeleteOutputs]):
 
 # --- soft delete -----------------------------------------------------------------------------------------------------
 def _moved(work: Work[Outputs]) -> bool:
-    return bool(work.args.get('migration_uuid'))
+    return bool(work.arguments(SoftDeleteArguments).migration_uuid)
 
 
 def confirm_source(work: Work[Outputs]) -> None:

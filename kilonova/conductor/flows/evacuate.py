@@ -8,6 +8,8 @@ the evacuation fails, the server stays unchanged on the source.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kilonova import objects
 from kilonova.accel import holder
 from kilonova.conductor.ending import Ending
@@ -28,6 +30,8 @@ from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.moves import EvacuateArguments
+from kilonova.db.arguments.releases import AcceleratorsRelease, ConsumerRelease, HostRelease
 from kilonova.db.queries import instances, migrations
 from kilonova.db.queries import metadata as pairs
 from kilonova.db.queries.operations import OperationRow, insert
@@ -79,7 +83,8 @@ def _follow_image(work: EvacuateWork) -> None:
         return
     spec = work.request_spec()
     spec.image, spec.numa_topology = kept, constraints.of(server.flavor, kept.properties)
-    work.args |= {'image': kept.to_dict(), 'request_spec': spec.obj_to_primitive()}
+    args = work.arguments(EvacuateArguments)
+    work.args = replace(args, image=kept.to_dict(), request_spec=spec.obj_to_primitive())
 
 
 def evacuate_instance(work: EvacuateWork) -> None:
@@ -87,7 +92,7 @@ def evacuate_instance(work: EvacuateWork) -> None:
 
     Raises NotFenced if the service of the source is no longer forced down.
     """
-    host, moved = work.chosen(), migration(work)
+    host, moved, args = work.chosen(), migration(work), work.arguments(EvacuateArguments)
     _check_fenced(work, moved.source_compute)
     _follow_image(work)
     port_moves.to_host(work, host)
@@ -108,10 +113,10 @@ def evacuate_instance(work: EvacuateWork) -> None:
             image=image(work),
             migration=moved,
             request_spec=allocated_spec(work),
-            sealed=work.args.get('sealed'),
+            sealed=args.sealed,
             limits=host.scheduler_limits,
             power_on=not _stays_off(work),
-            shared=work.args.get('shared'),
+            shared=args.shared,
             block_devices=list(objects.BlockDeviceMappingList.of_server(work.ctxt, work.instance_uuid, rows)),
         ),
     )
@@ -124,7 +129,7 @@ def _check_fenced(work: EvacuateWork, source: str) -> None:
 
 
 def _stays_off(work: EvacuateWork) -> bool:
-    return bool(work.args['stays_off']) or work.instance_row()['vm_state'] == 'stopped'
+    return bool(work.arguments(EvacuateArguments).stays_off) or work.instance_row()['vm_state'] == 'stopped'
 
 
 def undo_evacuate_instance(work: EvacuateWork) -> None:
@@ -169,18 +174,20 @@ def mark_evacuated(work: EvacuateWork) -> None:
         work.ctxt,
         'release',
         work.instance_uuid,
-        {
-            'host': moved.source_compute,
-            'method': 'clean_evacuated',
-            'kwargs': {
+        HostRelease(
+            host=moved.source_compute,
+            method='clean_evacuated',
+            kwargs={
                 name: ours.serialize_entity(work.ctxt, value)
                 for name, value in (('instance', instance), ('migration', moved))
             },
-        },
+        ),
         beside=True,
         host=moved.source_compute,
     )
-    held = [OperationRow.new(work.ctxt, 'release', work.instance_uuid, {'consumer': moved.uuid}, beside=True)]
+    held = [
+        OperationRow.new(work.ctxt, 'release', work.instance_uuid, ConsumerRelease(consumer=moved.uuid), beside=True)
+    ]
     bound: dict[str, str | None] = {}
     if accelerators.wanted_by(instance.flavor):
         held.append(
@@ -188,7 +195,7 @@ def mark_evacuated(work: EvacuateWork) -> None:
                 work.ctxt,
                 'release',
                 work.instance_uuid,
-                {releases.ACCELERATORS_OF: holder.of(instance.uuid, instance.system_metadata)},
+                AcceleratorsRelease(accelerators_of=holder.of(instance.uuid, instance.system_metadata)),
                 beside=True,
             )
         )
@@ -224,11 +231,11 @@ class Evacuate(Choosing[Rechosen]):
     def ended_badly(self, work: EvacuateWork) -> None:
         """Write the server's state and host as before the evacuation, with a fault and the events of the failure."""
         put_back = as_before(work)
-        row = work.instance_row()
+        row, power_state = work.instance_row(), work.arguments(EvacuateArguments).power_state
 
         def as_it_was(conn: engine.Connection) -> None:
             put_back(conn)
-            instances.update(conn, work.instance_uuid, {'power_state': work.args['power_state']})
+            instances.update(conn, work.instance_uuid, {'power_state': power_state})
 
         names = (EVENT, ON_HOST) if work.position >= self.index('evacuate_instance') else (EVENT,)
         Ending(

@@ -19,6 +19,7 @@ from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, RetryLater, Step, Work, readable
 from kilonova.db import engine
+from kilonova.db.arguments.servers import HostBootArguments
 from kilonova.db.queries import instances, resumes
 from kilonova.errors import Cancelled, Cause, InstanceNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
 from kilonova.rpc.compute import Compute
@@ -60,7 +61,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     except InstanceNotFound:
         work.end()
         return
-    host = work.args['host']
+    host = work.arguments(HostBootArguments).host
     if needless := _needless(server, host):
         _finish(work, needless)
         return
@@ -151,11 +152,11 @@ class ResumeOnHostBoot(Flow[ResumeOutputs]):
 
         The server's state is not changed if another operation works on the server or if the server is on another host.
         """
-        fault = work.fault()
+        fault, host = work.fault(), work.arguments(HostBootArguments).host
 
         def end(conn: engine.Connection) -> None:
             uuid, off = work.instance_uuid, {'power_state': int(PowerState.SHUTDOWN)}
-            if instances.transition(conn, uuid, 'host.stopped', off, {'host': work.args['host']}):
+            if instances.transition(conn, uuid, 'host.stopped', off, {'host': host}):
                 instances.add_fault(conn, uuid, fault)
             resumes.finish(conn, uuid, work.request_id, 'Error', fault['message'], fault['details'])
 

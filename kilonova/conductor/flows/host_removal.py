@@ -12,14 +12,16 @@ from kilonova.conductor.flow import Flow
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.releases import HostRemovalArguments
 from kilonova.db.queries import host_removals
 
 
 def forget_host(work: Work[Outputs]) -> None:
     """Delete the host's mapping to a cell, and remove the host from all aggregates."""
     work.compare_now()
+    host = work.arguments(HostRemovalArguments).host
     with engine.silence():
-        host_removal.forget(work.env.api, work.db, work.args['host'])
+        host_removal.forget(work.env.api, work.db, host)
 
 
 def delete_providers(work: Work[Outputs]) -> None:
@@ -27,8 +29,9 @@ def delete_providers(work: Work[Outputs]) -> None:
 
     Raises ProvidersHeld as long as one of the providers has allocations.
     """
+    nodes = work.arguments(HostRemovalArguments).nodes
     with engine.silence():
-        host_removal.delete_providers(work.env.placement, work.env.cells, work.args['nodes'], work.compare_now)
+        host_removal.delete_providers(work.env.placement, work.env.cells, nodes, work.compare_now)
 
 
 class HostRemoval(Flow[Outputs]):

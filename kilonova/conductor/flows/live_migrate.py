@@ -27,6 +27,7 @@ from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import HostDown, Step, WaitingForHostSlot, Work
 from kilonova.db import engine
+from kilonova.db.arguments.moves import LiveMigrateArguments
 from kilonova.db.queries import instances
 from kilonova.errors import (
     DisksUnmovable,
@@ -94,15 +95,15 @@ def undo_check_source(work: LiveWork) -> None:
 
 def check_destination(work: LiveWork) -> None:
     """Have the destination compare itself with the source, claim resources and return how the guest can be sent."""
-    host = work.chosen()
+    host, args = work.chosen(), work.arguments(LiveMigrateArguments)
     order = objects.LiveMigrationCheckOrder(
         instance=work.instance(),
         migration=migration(work),
         request_spec=allocated_spec(work),
         limits=host.scheduler_limits,
         guest=work.outputs.guest,
-        block=work.args['block'],
-        over_commit=work.args['over_commit'],
+        block=args.block,
+        over_commit=args.over_commit,
     )
     work.outputs.offer = work.call_host(host.host, Compute.check_can_live_migrate_destination, order=order)
     work.changed()
@@ -248,7 +249,7 @@ def drop_allocation(work: LiveWork) -> None:
     server = work.instance()
     if accelerators.wanted_by(server.flavor):
         accelerators.drop(work, holder.of(server.uuid, server.system_metadata))
-    work.env.placement.delete_allocations(work.args['migration_uuid'])
+    work.env.placement.delete_allocations(work.arguments(LiveMigrateArguments).migration_uuid)
 
 
 def mark_migrated(work: LiveWork) -> None:
@@ -272,7 +273,9 @@ def _arrived(work: LiveWork) -> Ending:
     return Ending(
         event='live_migrate.done',
         extra=extra,
-        system_metadata=holder.came(work.args['migration_uuid']) if accelerators.wanted_by(server.flavor) else {},
+        system_metadata=holder.came(work.arguments(LiveMigrateArguments).migration_uuid)
+        if accelerators.wanted_by(server.flavor)
+        else {},
         migration='completed',
         after=functools.partial(_end_abort, work),
     )

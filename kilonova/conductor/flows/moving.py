@@ -20,6 +20,8 @@ from kilonova.conductor.flows.network import guarantees, port_moves
 from kilonova.conductor.row import ChosenHost, SelectOutputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.base import ImageArguments, MigrationArguments
+from kilonova.db.arguments.moves import MoveArguments
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
 from kilonova.pci import request as pci_request
@@ -49,7 +51,7 @@ def migration(work: Work[Any]) -> objects.Migration:
 
     Raises MigrationNotFound if there is no such row.
     """
-    uuid = work.args['migration_uuid']
+    uuid = work.arguments(MigrationArguments).migration_uuid
     with engine.silence(), work.db.read() as conn:
         row = migrations.get(conn, uuid=uuid)
     if row is None:
@@ -59,12 +61,13 @@ def migration(work: Work[Any]) -> objects.Migration:
 
 def image(work: Work[Any]) -> dict[str, Any]:
     """Return the metadata of the server's image, which the API stored in the operation row, or {}."""
-    return work.args.get('image') or {}
+    return work.arguments(ImageArguments).image or {}
 
 
 def new_flavor(work: Work[Any]) -> objects.Flavor:
     """Return the flavor of the server after the move."""
-    found: objects.Flavor = objects.base.Serializer().deserialize_entity(work.ctxt, work.args['flavor'])
+    stored = work.arguments(MoveArguments).flavor
+    found: objects.Flavor = objects.base.Serializer().deserialize_entity(work.ctxt, stored)
     return found
 
 
@@ -130,8 +133,9 @@ def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
     The function is needed because a host may have written new values and may be unable to undo them. Call ``as_before``
     before the transaction begins, because it reads the database itself.
     """
+    uuid = work.arguments(MigrationArguments).migration_uuid
     with engine.silence(), work.db.read() as conn:
-        row = migrations.get(conn, uuid=work.args['migration_uuid'])
+        row = migrations.get(conn, uuid=uuid)
     server = work.instance(fresh=True)
     if row is None or (server.host, server.instance_type_id) == (row['source_compute'], row['old_instance_type_id']):
         return lambda conn: instances.update_extra(conn, work.instance_uuid, {'migration_context': None})
@@ -149,13 +153,13 @@ def as_before(work: Work[Any]) -> Callable[[engine.Connection], None]:
 # --- steps -----------------------------------------------------------------------------------------------------------
 def create_migration(work: Work[Any], status: str = 'pre-migrating') -> None:
     """Insert the row of the migration, with the status ``status`` and the uuid from the operation's arguments."""
-    row = work.instance_row()
+    row, args = work.instance_row(), work.arguments(MoveArguments)
     flavor = new_flavor(work)
     values = {
-        'uuid': work.args['migration_uuid'],
+        'uuid': args.migration_uuid,
         'instance_uuid': work.instance_uuid,
         'status': status,
-        'migration_type': work.args['migration_type'],
+        'migration_type': args.migration_type,
         'source_compute': row['host'],
         'source_node': row['node'],
         'old_instance_type_id': row['instance_type_id'],
@@ -199,11 +203,11 @@ def claim_and_move(work: Work[Any]) -> None:
     Placement writes the two allocations by one POST request. Accelerators for the new flavor are bound on the chosen
     host; the server also keeps its present accelerators. Raises HostRejected if the host has no longer the resources.
     """
-    host = work.chosen()
+    host, args = work.chosen(), work.arguments(MoveArguments)
     try:
         work.env.placement.move_allocation(
             work.instance_uuid,
-            work.args['migration_uuid'],
+            args.migration_uuid,
             new=host.allocations,
             mappings=host.mappings,
             project_id=work.ctxt.project_id or '',
@@ -213,15 +217,16 @@ def claim_and_move(work: Work[Any]) -> None:
     except (PlacementConflict, PlacementInvalid) as error:
         # PlacementInvalid means that Placement does not know one of the resource providers, or no longer knows it.
         raise HostRejected(reason=f'{host.host}: {error}') from error
-    if (profile := accelerators.profile_of(work.args['flavor'])) is not None:
-        accelerators.bind(work, profile, host, work.args['migration_uuid'])
+    if (profile := accelerators.profile_of(args.flavor)) is not None:
+        accelerators.bind(work, profile, host, args.migration_uuid)
 
 
 def undo_claim_and_move(work: Work[Any]) -> None:
     """Delete the accelerators on the destination, and move the source's allocation from the migration to the server."""
     accelerators.unbind(work)
     if work.outputs.select is not None:
-        work.env.placement.move_back(work.instance_uuid, work.args['migration_uuid'], work.compare_now)
+        uuid = work.arguments(MigrationArguments).migration_uuid
+        work.env.placement.move_back(work.instance_uuid, uuid, work.compare_now)
 
 
 # --- flows -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,13 @@ from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostMethod, Step, Work
+from kilonova.db.arguments.servers import (
+    PasswordArguments,
+    RebootArguments,
+    RescueArguments,
+    SnapshotArguments,
+    StopArguments,
+)
 from kilonova.rpc.compute import Compute
 
 
@@ -43,7 +50,7 @@ def _on_host(work: Work[Outputs], method: HostMethod[..., Any], **more: Any) -> 
 # --- stop, start, reboot ---------------------------------------------------------------------------------------------
 def stop_instance(work: Work[Outputs]) -> None:
     """Have the host shut the guest down."""
-    _on_host(work, Compute.stop_instance, clean_shutdown=work.args.get('clean_shutdown', True))
+    _on_host(work, Compute.stop_instance, clean_shutdown=work.arguments(StopArguments).clean_shutdown)
 
 
 class Stop(OneStep):
@@ -72,10 +79,11 @@ class Start(OneStep):
 
 def reboot_instance(work: Work[Outputs]) -> None:
     """Have the host reboot the guest, soft or hard."""
-    if work.args['reboot_type'] == 'HARD':
+    reboot_type = work.arguments(RebootArguments).reboot_type
+    if reboot_type == 'HARD':
         port_moves.bound_here(work)
         volumes.attached_here(work)
-    _on_host(work, Compute.reboot_instance, reboot_type=work.args['reboot_type'])
+    _on_host(work, Compute.reboot_instance, reboot_type=reboot_type)
 
 
 class Reboot(OneStep):
@@ -149,10 +157,11 @@ class TriggerCrashDump(OneStep):
 # --- rescue ----------------------------------------------------------------------------------------------------------
 def rescue_instance(work: Work[Outputs]) -> None:
     """Have the host start the guest from a rescue image, with its own disks attached."""
+    args = work.arguments(RescueArguments)
     work.call_host(
         work.instance_row()['host'],
         Compute.rescue_instance,
-        order=objects.RescueOrder(instance=work.instance(), image=work.args['image'] or {}, sealed=work.args['sealed']),
+        order=objects.RescueOrder(instance=work.instance(), image=args.image or {}, sealed=args.sealed),
     )
     work.ended_by_host()
 
@@ -179,7 +188,7 @@ class Unrescue(OneStep):
 # --- password --------------------------------------------------------------------------------------------------------
 def set_admin_password(work: Work[Outputs]) -> None:
     """Have the guest's agent set the administrator's password."""
-    _on_host(work, Compute.set_admin_password, sealed=work.args['sealed'])
+    _on_host(work, Compute.set_admin_password, sealed=work.arguments(PasswordArguments).sealed)
 
 
 class SetAdminPassword(OneStep):
@@ -195,7 +204,7 @@ def snapshot_instance(work: Work[Outputs]) -> None:
 
     The step is retried if the image service does not answer.
     """
-    _on_host(work, Compute.snapshot_instance, image_id=work.args['image_id'])
+    _on_host(work, Compute.snapshot_instance, image_id=work.arguments(SnapshotArguments).image_id)
 
 
 def undo_snapshot_instance(work: Work[Outputs]) -> None:

@@ -26,6 +26,8 @@ from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import RetryLater, Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.attachments import NetworkChangedArguments
+from kilonova.db.arguments.servers import RebuildArguments, ReimageArguments
 from kilonova.db.queries import claims, instances, metadata, operations, rebuilds
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import KilonovaError, NoValidHost, Unanswered
@@ -69,10 +71,11 @@ def check_host(work: Work[Any]) -> None:
 
     Only the filters that apply to rebuilds are run. Nothing is checked if the image is not changed.
     """
-    if not work.args['check_host'] or not work.args['request_spec']:
+    args = work.arguments(RebuildArguments)
+    if not args.check_host or not args.request_spec:
         return
     row = work.instance_row()
-    spec = work.request_spec()
+    spec = work.request_spec(args.request_spec)
     spec.requested_destination = objects.Destination(work.ctxt, host=row['host'], node=row['node'])
     spec.scheduler_hints = {**(spec.scheduler_hints or {}), '_nova_check_type': ['rebuild']}
     work.before_sending()
@@ -88,14 +91,15 @@ def check_host(work: Work[Any]) -> None:
 
 def save_spec(work: Work[Any]) -> None:
     """Store the request spec of the new image."""
-    if work.args['request_spec']:
-        store_spec(work, work.request_spec())
+    if spec := work.arguments(RebuildArguments).request_spec:
+        store_spec(work, work.request_spec(spec))
 
 
 def undo_save_spec(work: Work[Any]) -> None:
     """Store the request spec of the old image again, if the server still has the old image."""
-    if work.args['old_request_spec'] and not _is_new(work):
-        store_spec(work, work.request_spec('old_request_spec'))
+    spec = work.arguments(RebuildArguments).old_request_spec
+    if spec and not _is_new(work):
+        store_spec(work, work.request_spec(spec))
 
 
 def rebuild_instance(work: Work[Outputs]) -> None:
@@ -111,15 +115,15 @@ def _make_anew(work: Work[Any]) -> None:
 
 
 def _order(work: Work[Any]) -> objects.RebuildOrder:
-    instance = work.instance()
+    instance, args = work.instance(), work.arguments(RebuildArguments)
     with engine.silence(), work.db.read() as conn:
         # The host writes the user's metadata to the config drive.
         instance.metadata = metadata.get(conn, work.instance_uuid)
     return objects.RebuildOrder(
         instance=instance,
         image=image(work),
-        sealed=work.args.get('sealed'),
-        preserve_ephemeral=work.args['preserve_ephemeral'],
+        sealed=args.sealed,
+        preserve_ephemeral=args.preserve_ephemeral,
     )
 
 
@@ -218,16 +222,17 @@ def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -
     the image if the image was written, and its status is an error status if the write failed. If ``was_asked`` is
     False, a refusal means that no write has begun.
     """
+    image_id = work.arguments(ReimageArguments).reimage
     work.before_sending()
     try:
-        work.env.volumes.reimage_volume(volume_id, work.args['reimage'])
+        work.env.volumes.reimage_volume(volume_id, image_id)
     except Unanswered:
         raise
     except KilonovaError:
         found = work.env.volumes.volume(None, volume_id)
         if not found.is_written:
             work.outputs.asked = was_asked and (
-                found.status not in volumes.THERE or found.image_metadata.get('image_id') == work.args['reimage']
+                found.status not in volumes.THERE or found.image_metadata.get('image_id') == image_id
             )
             raise
         LOG.warning(
@@ -256,7 +261,8 @@ def _waited(since: datetime.datetime) -> float:
 
 
 def _not_written(work: Work[Any], found: Volume, since: datetime.datetime) -> NotReimaged:
-    return NotReimaged(volume_id=found.id, image_id=work.args['reimage'], seconds=_waited(since), status=found.status)
+    image_id = work.arguments(ReimageArguments).reimage
+    return NotReimaged(volume_id=found.id, image_id=image_id, seconds=_waited(since), status=found.status)
 
 
 def rebuild_from_volume(work: Work[ReimageOutputs]) -> None:
@@ -285,15 +291,24 @@ class _Rebuilding(Flow[OutputsT]):
         at = work.instance_row()['host'] if work.position >= self.index(self.asks) else None
         is_lost = is_new or (at is not None and self.is_without_root(work))
         row = work.instance_row(fresh=True) if work.env.notify.enabled else None
+        old = work.arguments(RebuildArguments).old
         # If the rebuild has changed the hostname, write the old hostname to the DNS names of the ports again.
         rename = (
-            [OperationRow.new(work.ctxt, 'network_changed', work.instance_uuid, {'renamed': True}, beside=True)]
-            if not is_new and 'hostname' in work.args['old']['values']
+            [
+                OperationRow.new(
+                    work.ctxt,
+                    'network_changed',
+                    work.instance_uuid,
+                    NetworkChangedArguments(renamed=True),
+                    beside=True,
+                )
+            ]
+            if not is_new and 'hostname' in old['values']
             else []
         )
 
         def as_it_was(conn: engine.Connection) -> None:
-            rebuilds.write(conn, work.instance_uuid, work.args['old'])
+            rebuilds.write(conn, work.instance_uuid, old)
             if rename:
                 operations.insert(conn, rename)
 
@@ -309,12 +324,13 @@ class _Rebuilding(Flow[OutputsT]):
             failed=True,
         ).end(work)
         work.env.runner.wake(work.db, [each.uuid for each in rename])
+        spec = work.arguments(RebuildArguments).request_spec
         if row is not None and (work.error or {}).get('class') == NoValidHost.__name__:
             work.env.notify.emit(
                 work.ctxt,
                 'compute_task.rebuild_server.error',
                 instance_uuid=work.instance_uuid,
-                request_spec=work.request_spec(),
+                request_spec=work.request_spec(spec) if spec else None,
                 state=row['vm_state'],
                 record=work.error,
             )

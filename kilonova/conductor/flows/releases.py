@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from oslo_log import log as logging
@@ -23,17 +23,26 @@ from kilonova.conductor.flows.network import guarantees
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, HostMethod, HostNotFenced, P, Reply, Step, Work
 from kilonova.db import engine
-from kilonova.db.queries import compute_nodes, instances, operations, volumes
-from kilonova.db.queries.operations import OperationRow
-from kilonova.errors import Cancelled, ImageNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
-from kilonova.objects.volume import (
-    SNAPSHOT_TOLD,
-    SNAPSHOTS_OF,
-    VOLUME_SWAPPED,
-    VOLUMES_DELETED,
-    VOLUMES_MADE,
-    VOLUMES_OF,
+from kilonova.db.arguments.base import NewImageArguments
+from kilonova.db.arguments.releases import (
+    AcceleratorRequestsRelease,
+    AcceleratorsRelease,
+    BackupsRelease,
+    ConsumerRelease,
+    HostRelease,
+    ImageRelease,
+    PortResourcesRelease,
+    PortsRelease,
+    ReleaseArguments,
+    SnapshotsRelease,
+    SnapshotStatusRelease,
+    SwapRelease,
+    SyncAggregateArguments,
+    VolumesRelease,
 )
+from kilonova.db.queries import compute_nodes, instances, operations, volumes
+from kilonova.db.queries.operations import RELEASE, OperationRow
+from kilonova.errors import Cancelled, ImageNotFound, KeyGone, KilonovaError, LeaseLost, Unanswered
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
@@ -43,12 +52,6 @@ LOG = logging.getLogger(__name__)
 UNDO_TRIES = 3
 # Maximum number of backups of one type that a rotation reads, newest first. If there are more, the older ones stay.
 MOST_BACKUPS = 1000
-# Arguments of an operation that deletes accelerator requests: their uuids and host, or the uuid they are bound to.
-ACCELERATOR_REQUESTS, ACCELERATORS_AT, ACCELERATORS_OF = 'accelerator_requests', 'accelerators_at', 'accelerators_of'
-# Arguments of an operation that releases ports: uuid of the server, and ids of its ports that the user created.
-PORTS_OF, PORTS_GIVEN = 'ports_of', 'ports_given'
-# Arguments of an operation that frees resources of a port in Placement: id of the port, and the resource classes.
-RESOURCES_OF, CLASSES = 'resources_of', 'classes'
 Write = Callable[[engine.Connection], object]
 
 
@@ -130,18 +133,17 @@ def add_pending_release(
     written.
     """
     serializer = objects.base.Serializer()
-    stored = {
-        'host': host,
-        'method': method.__name__,
-        'kwargs': {name: serializer.serialize_entity(work.ctxt, value) for name, value in kwargs.items()},
-    }
-    add_release(work, stored, ('host', 'method'), host=host, write=write)
+    asked = HostRelease(
+        host=host,
+        method=method.__name__,
+        kwargs={name: serializer.serialize_entity(work.ctxt, value) for name, value in kwargs.items()},
+    )
+    add_release(work, asked, host=host, write=write)
 
 
 def add_release(
     work: Work[Any],
-    args: dict[str, Any],
-    same: Sequence[str],
+    args: ReleaseArguments,
     *,
     host: str | None = None,
     delay: float = 0,
@@ -154,28 +156,20 @@ def add_release(
     add(
         work,
         OperationRow.new(work.ctxt, 'release', work.instance_uuid, args, beside=True, host=host),
-        same,
         delay=delay,
         write=write,
     )
 
 
-def add(
-    work: Work[Any], row: OperationRow, same: Sequence[str], *, delay: float = 0, write: Write | None = None
-) -> None:
+def add(work: Work[Any], row: OperationRow, *, delay: float = 0, write: Write | None = None) -> None:
     """Insert an operation row that runs at the same time as the server's other operations.
 
-    Conductors may take the row after ``delay`` seconds or later. The row is not inserted if the server has a row of the
-    same kind with equal values of the arguments named in ``same``. ``write(conn)`` is called in the same transaction in
-    any case. Raises LeaseLost if this conductor no longer owns the row of ``work``, and Cancelled if the operation
-    ``work`` was cancelled.
+    Conductors may take the row after ``delay`` seconds or later. It is not inserted if the server has a row like it
+    already (``OperationRow.is_like``). ``write(conn)`` is called in the same transaction in any case. Raises LeaseLost
+    if this conductor no longer owns the row of ``work``, and Cancelled if the operation ``work`` was cancelled.
     """
-
-    def is_same(other: OperationRow) -> bool:
-        return other.kind == row.kind and all(other.args.get(name) == row.args[name] for name in same)
-
     with engine.silence():
-        ours = work.add(row, is_same, delay, write)
+        ours = work.add(row, row.is_like, delay, write)
     if not ours:
         raise work.standing() or LeaseLost(operation=work.uuid)
 
@@ -218,12 +212,12 @@ def drop_image(work: Work[Any], image_id: str) -> None:
             instance_uuid=work.instance_uuid,
         )
         # The image is deleted later, because an undo or a delete must not wait for the image service.
-        add_release(work, {'image_id': image_id}, ('image_id',))
+        add_release(work, ImageRelease(image_id=image_id))
 
 
 def undo_image(work: Work[Any], method: HostMethod[..., Any]) -> None:
     """Have the server's host undo its part in the creation of an image, by the RPC ``method``, and delete the image."""
-    host, image_id = work.instance_row(fresh=True)['host'], work.args['image_id']
+    host, image_id = work.instance_row(fresh=True)['host'], work.arguments(NewImageArguments).image_id
     if host is not None:
         ask_to_undo(work, host, method, instance=work.instance(), image_id=image_id)
     if image_id is not None:
@@ -237,23 +231,21 @@ def release(work: Work[Outputs]) -> None:
     ports in Placement, volumes, snapshots of volumes, or resources on a host, which is called until it answers. Some
     rows release nothing: they send the volume service the status of a snapshot.
     """
-    next(call for argument, call in RELEASES.items() if argument in work.args)(work)
+    RELEASES[type(work.arguments(ReleaseArguments))](work)
 
 
 def _call_host(work: Work[Outputs]) -> None:
     """Call the host's method that the row names, with the stored arguments. Raises Unanswered if the host is down."""
-    serializer = objects.base.Serializer()
+    serializer, args = objects.base.Serializer(), work.arguments(HostRelease)
     # Arguments that the method no longer has are left out, because an older release may have written the row.
-    taken = Compute.arguments(work.args['method'])
+    taken = Compute.arguments(args.method)
     kwargs = {
-        name: serializer.deserialize_entity(work.ctxt, value)
-        for name, value in work.args['kwargs'].items()
-        if name in taken
+        name: serializer.deserialize_entity(work.ctxt, value) for name, value in args.kwargs.items() if name in taken
     }
     try:
-        work.call_host(work.args['host'], Compute.methods()[work.args['method']], **kwargs)
+        work.call_host(args.host, Compute.methods()[args.method], **kwargs)
     except HostDown as error:
-        raise Unanswered(who=work.args['host'], reason=str(error)) from error
+        raise Unanswered(who=args.host, reason=str(error)) from error
 
 
 def hosts_left(work: Work[Any]) -> list[str]:
@@ -265,21 +257,24 @@ def hosts_left(work: Work[Any]) -> list[str]:
         with work.db.read() as conn:
             rows = operations.of_instance(conn, work.instance_uuid)
         # If a row's arguments cannot be parsed, its host is read from the column ``host``.
-        hosts = sorted(
-            {
-                host
-                for row in rows
-                if row.kind == 'release' and (host := row.args.get('host') or (row.host if row.unreadable else None))
-            }
-        )
-        return [host for host in hosts if not work.env.liveness.is_fenced(work.db, host)]
+        hosts = {host for row in rows if row.kind == RELEASE and (host := _host_of(row))}
+        return [host for host in sorted(hosts) if not work.env.liveness.is_fenced(work.db, host)]
+
+
+def _host_of(row: OperationRow) -> str | None:
+    """Return the host that a pending release calls, or None if the release calls no host."""
+    args = row.arguments(ReleaseArguments)
+    if isinstance(args, HostRelease):
+        return args.host
+    return row.host if row.unreadable else None
 
 
 def _release_requests(work: Work[Outputs]) -> None:
     """Delete accelerator requests. Raises HostNotFenced if their host may still run the guest."""
-    if work.args.get(ACCELERATORS_AT) in hosts_left(work):
-        raise HostNotFenced(host=work.args[ACCELERATORS_AT])
-    work.env.accelerators.delete(work.args[ACCELERATOR_REQUESTS])
+    args = work.arguments(AcceleratorRequestsRelease)
+    if args.accelerators_at in hosts_left(work):
+        raise HostNotFenced(host=args.accelerators_at)
+    work.env.accelerators.delete(args.accelerator_requests)
 
 
 def _release_accelerators(work: Work[Outputs]) -> None:
@@ -287,7 +282,8 @@ def _release_accelerators(work: Work[Outputs]) -> None:
 
     Raises HostNotFenced if there are such hosts.
     """
-    client, hosts, holder = work.env.accelerators, hosts_left(work), work.args[ACCELERATORS_OF]
+    client, hosts = work.env.accelerators, hosts_left(work)
+    holder = work.arguments(AcceleratorsRelease).accelerators_of
     if not hosts:
         client.delete_of_instance(holder)
         return
@@ -307,7 +303,9 @@ def ports_given(work: Work[Any]) -> set[str]:
     """
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
-    return {port_id for row in rows if row.kind == 'release' for port_id in row.args.get(PORTS_GIVEN, ())}
+    pending = [row.arguments(ReleaseArguments) for row in rows if row.kind == RELEASE]
+    known = [args for args in pending if isinstance(args, PortsRelease) and args.is_complete]
+    return {port_id for args in known for port_id in args.ports_given}
 
 
 def give_back_ports(work: Work[Any], own: Collection[str], keep: Collection[str] = ()) -> None:
@@ -347,7 +345,7 @@ def _release_ports(work: Work[Outputs]) -> None:
         _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid)
     cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
-    give_back_ports(work, work.args[PORTS_GIVEN], [vif['id'] for vif in cache])
+    give_back_ports(work, work.arguments(PortsRelease).ports_given, [vif['id'] for vif in cache])
 
 
 def _release_resources(work: Work[Outputs]) -> None:
@@ -364,14 +362,14 @@ def _release_resources(work: Work[Outputs]) -> None:
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid)
-    port_id = work.args[RESOURCES_OF]
+    args = work.arguments(PortResourcesRelease)
     cache = json.loads(server['extra_network_info'] or '[]') if server is not None else []
     guarantees.settle(
         work.env,
         work.instance_uuid,
-        work.args[CLASSES],
+        args.classes,
         check,
-        but=None if port_id in [vif['id'] for vif in cache] else port_id,
+        but=None if args.resources_of in [vif['id'] for vif in cache] else args.resources_of,
     )
 
 
@@ -442,27 +440,34 @@ def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
                 volumes.change(conn, row['uuid'], row['attachment_id'], {'volume_id': known})
 
 
-def _release_volumes(work: Work[Outputs]) -> None:
-    """Delete the attachments of the server in Cinder that the server's volume rows don't have.
+def _kept_attachments(work: Work[Outputs]) -> list[str]:
+    """Return the ids of the attachments in the server's volume rows.
 
-    All attachments are deleted if the server is deleted or has no cell. Raises Unanswered while an operation works on
-    the server, because the operation may create attachments that are not in the rows yet.
+    The list is empty if the server is deleted or has no cell. Raises Unanswered while an operation works on the server,
+    because the operation may create attachments that are not in the rows yet.
     """
     with engine.silence(), work.db.read() as conn:
         _check_rest(conn, work.instance_uuid)
         server = instances.get(conn, work.instance_uuid) if work.db is not work.env.api else None
-    kept = [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []
-    if VOLUME_SWAPPED in work.args:
-        give_back_volumes(work, kept, ())
-        end_migration(work, *work.args[VOLUME_SWAPPED])
-        return
-    made = work.env.volumes.made_for(work.instance_uuid) if work.args.get(VOLUMES_MADE) else []
-    give_back_volumes(work, kept, [*work.args[VOLUMES_DELETED], *made])
+    return [row['attachment_id'] for row in server['extra_volumes']] if server is not None else []
+
+
+def _release_swap(work: Work[Outputs]) -> None:
+    """Delete the attachments of the server in Cinder that its volume rows don't have, and end the volume migration."""
+    give_back_volumes(work, _kept_attachments(work), ())
+    end_migration(work, *work.arguments(SwapRelease).volume_swapped)
+
+
+def _release_volumes(work: Work[Outputs]) -> None:
+    """Delete the attachments of the server in Cinder that its volume rows don't have, and volumes of the server."""
+    kept, args = _kept_attachments(work), work.arguments(VolumesRelease)
+    made = work.env.volumes.made_for(work.instance_uuid) if args.volumes_made else []
+    give_back_volumes(work, kept, [*args.volumes_deleted, *made])
 
 
 def _release_snapshots(work: Work[Outputs]) -> None:
     """Delete the snapshots that were created for an image, and the image, unless the image became active."""
-    image_id = work.args[SNAPSHOTS_OF]
+    image_id = work.arguments(SnapshotsRelease).snapshots_of
     with contextlib.suppress(ImageNotFound):
         if work.env.images.get(image_id)['status'] == 'active':
             return
@@ -502,9 +507,10 @@ def _rotate(work: Work[Outputs]) -> None:
     Only active images of this backup type that belong to the requesting project are counted and deleted. The backup
     that was just made is never deleted if at least one stays.
     """
+    args = work.arguments(BackupsRelease)
     wanted = {
         'image_type': 'backup',
-        'backup_type': work.args['backup_type'],
+        'backup_type': args.backup_type,
         'instance_uuid': work.instance_uuid,
         'owner': work.ctxt.project_id or '',
         'status': 'active',
@@ -512,31 +518,43 @@ def _rotate(work: Work[Outputs]) -> None:
     found = work.env.images.find({**wanted, 'sort_key': 'created_at', 'sort_dir': 'desc'}, MOST_BACKUPS)
     # The properties are checked here again, because an image service may return images that do not have them.
     ours = [record['id'] for record in found if all(record.get(name) == value for name, value in wanted.items())]
-    newest_first = sorted(ours, key=lambda image_id: image_id != work.args['image_id'])
-    for image_id in newest_first[work.args['rotation'] :]:
+    newest_first = sorted(ours, key=lambda image_id: image_id != args.image_id)
+    for image_id in newest_first[args.rotation :]:
         LOG.info(
             'Deleting image %s: the server has more than %s backups',
             image_id,
-            work.args['rotation'],
+            args.rotation,
             instance_uuid=work.instance_uuid,
         )
         work.env.drop_image(image_id)
 
 
-# Functions that release a resource. Each key is the argument of the operation row that names the resource.
-# If a row has several of these arguments, the first one in this dict decides which function is called.
-RELEASES: dict[str, Callable[[Work[Outputs]], object]] = {
-    'consumer': lambda work: work.env.placement.delete_allocations(work.args['consumer']),
-    'rotation': _rotate,
-    'image_id': lambda work: work.env.drop_image(work.args['image_id']),
-    ACCELERATOR_REQUESTS: _release_requests,
-    PORTS_OF: _release_ports,
-    RESOURCES_OF: _release_resources,
-    VOLUMES_OF: _release_volumes,
-    SNAPSHOTS_OF: _release_snapshots,
-    SNAPSHOT_TOLD: lambda work: tell_snapshot(work, *work.args[SNAPSHOT_TOLD]),
-    ACCELERATORS_OF: _release_accelerators,
-    'host': _call_host,
+def _delete_allocations(work: Work[Outputs]) -> None:
+    work.env.placement.delete_allocations(work.arguments(ConsumerRelease).consumer)
+
+
+def _drop_image(work: Work[Outputs]) -> None:
+    work.env.drop_image(work.arguments(ImageRelease).image_id)
+
+
+def _tell_snapshot(work: Work[Outputs]) -> None:
+    tell_snapshot(work, *work.arguments(SnapshotStatusRelease).snapshot_told)
+
+
+# Functions that release a resource, by the class of the operation's arguments.
+RELEASES: dict[type[ReleaseArguments], Callable[[Work[Outputs]], None]] = {
+    ConsumerRelease: _delete_allocations,
+    BackupsRelease: _rotate,
+    ImageRelease: _drop_image,
+    AcceleratorRequestsRelease: _release_requests,
+    PortsRelease: _release_ports,
+    PortResourcesRelease: _release_resources,
+    SwapRelease: _release_swap,
+    VolumesRelease: _release_volumes,
+    SnapshotsRelease: _release_snapshots,
+    SnapshotStatusRelease: _tell_snapshot,
+    AcceleratorsRelease: _release_accelerators,
+    HostRelease: _call_host,
 }
 
 
@@ -553,10 +571,9 @@ def update_aggregate(work: Work[Outputs]) -> None:
 
     An API process could not do this when it changed the aggregate. Later changes of the aggregate are included.
     """
+    args = work.arguments(SyncAggregateArguments)
     with engine.silence():
-        aggregates.bring_up_to_date(
-            work.env.placement, work.env.api, work.env.cells, work.args['aggregate'], work.args['host']
-        )
+        aggregates.bring_up_to_date(work.env.placement, work.env.api, work.env.cells, args.aggregate, args.host)
 
 
 class SyncAggregate(Flow[Outputs]):

@@ -35,6 +35,7 @@ from kilonova.conductor.flows.moving import (
 from kilonova.conductor.flows.network import port_moves
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import Step, Work
+from kilonova.db.arguments.moves import ResizeArguments
 from kilonova.errors import NoValidHost
 from kilonova.rpc.compute import Compute
 
@@ -99,7 +100,7 @@ def resize_instance(work: ResizeWork) -> None:
             image=image(work),
             migration=source,
             flavor=new_flavor(work),
-            clean_shutdown=work.args.get('clean_shutdown', True),
+            clean_shutdown=work.arguments(ResizeArguments).clean_shutdown,
             disk=(work.outputs.prep_resize or {}).get('disk'),
         ),
     )
@@ -168,15 +169,15 @@ def save_spec(work: ResizeWork) -> None:
 
 def undo_save_spec(work: ResizeWork) -> None:
     """Store the request spec of the old flavor again."""
-    if work.args.get('old_request_spec'):
-        store_spec(work, work.request_spec('old_request_spec'))
+    if spec := work.arguments(ResizeArguments).old_request_spec:
+        store_spec(work, work.request_spec(spec))
 
 
 def mark_resized(work: ResizeWork) -> None:
     """Set the server's state to VERIFY_RESIZE, in which the move waits until the user confirms or reverts it."""
     vm_state, bound = work.instance_row()['vm_state'], {}
     if any(map(accelerators.wanted_by, flavors(work.instance_row()['extra_flavor']).values())):
-        bound = holder.moved(work.instance().system_metadata, work.args['migration_uuid'])
+        bound = holder.moved(work.instance().system_metadata, work.arguments(ResizeArguments).migration_uuid)
 
     row = work.instance() if work.env.notify.enabled else None
     Ending(

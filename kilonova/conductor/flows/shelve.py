@@ -22,6 +22,8 @@ from kilonova.conductor.flows.one_step import OneStep
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, Step, Work
+from kilonova.db.arguments.releases import ImageRelease
+from kilonova.db.arguments.servers import ShelveArguments, ShelveOffloadArguments
 from kilonova.db.queries import instances
 from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import Cancelled
@@ -43,14 +45,17 @@ def release_of_image(work: Work[Any], image_id: str) -> OperationRow:
 
     The caller inserts the row in the transaction after which the image is no longer needed, and not earlier.
     """
-    return OperationRow.new(work.ctxt, 'release', work.instance_uuid, {'image_id': image_id}, beside=True)
+    return OperationRow.new(work.ctxt, 'release', work.instance_uuid, ImageRelease(image_id=image_id), beside=True)
 
 
 # --- shelve ----------------------------------------------------------------------------------------------------------
 def shelve_instance(work: Work[Outputs]) -> None:
     """Have the host stop the guest and upload its disk, unless the disk is a volume."""
     work.call_host(
-        work.instance_row()['host'], Compute.shelve_instance, instance=work.instance(), image_id=work.args['image_id']
+        work.instance_row()['host'],
+        Compute.shelve_instance,
+        instance=work.instance(),
+        image_id=work.arguments(ShelveArguments).image_id,
     )
     work.changed()
 
@@ -62,20 +67,22 @@ def undo_shelve_instance(work: Work[Outputs]) -> None:
 
 def mark_shelved(work: Work[Outputs]) -> None:
     """Set the server's state to SHELVED, or start the offload if the server is to be offloaded at once."""
-    row = work.instance()
+    row, image_id = work.instance(), work.arguments(ShelveArguments).image_id
     rows = []
-    if work.env.conf.shelved_offload_time == 0 or work.args['image_id'] is None:
-        rows.append(OperationRow.new(work.ctxt, 'shelve_offload', work.instance_uuid, {'shelving': True}))
+    if work.env.conf.shelved_offload_time == 0 or image_id is None:
+        rows.append(
+            OperationRow.new(work.ctxt, 'shelve_offload', work.instance_uuid, ShelveOffloadArguments(shelving=True))
+        )
     event = 'shelve.offload' if rows else 'shelve.done'
     stale = row.system_metadata.get(IMAGE)
-    if stale and stale != work.args['image_id']:
+    if stale and stale != image_id:
         # The image of an earlier shelve still exists, because the server was reset or restored and never unshelved.
         rows.append(release_of_image(work, stale))
 
     Ending(
         event=event,
         required=True,
-        system_metadata={AT: instances.utcnow().isoformat(), IMAGE: work.args['image_id'], HOST: row.host},
+        system_metadata={AT: instances.utcnow().isoformat(), IMAGE: image_id, HOST: row.host},
         operations=rows,
         finish=event == 'shelve.done',
     ).end(work)
@@ -130,7 +137,8 @@ def mark_offloaded(work: Work[Outputs]) -> None:
     """Set the server's state to SHELVED_OFFLOADED, without a host."""
     row = work.instance()
     values = {'host': None, 'node': None, 'compute_id': None, 'power_state': int(PowerState.SHUTDOWN)}
-    events = [] if work.args.get('shelving') else [work.event('compute_shelve_offload_instance', host=row.host)]
+    is_shelve = work.arguments(ShelveOffloadArguments).shelving
+    events = [] if is_shelve else [work.event('compute_shelve_offload_instance', host=row.host)]
     moved = Ending(event='shelve_offload.done', values=values, events=events).end(work)
     work.env.notify.emit(
         work.ctxt,

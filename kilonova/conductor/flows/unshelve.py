@@ -27,6 +27,7 @@ from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.moves import UnshelveArguments
 from kilonova.db.queries import instances, metadata
 from kilonova.errors import ImageNotFound, NotFound, NoValidHost
 from kilonova.rpc.compute import Compute
@@ -146,14 +147,14 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
 
 def save_spec(work: UnshelveWork) -> None:
     """Store the request spec with the new availability zone, if the user requested one with the unshelve."""
-    if work.args.get('new_request_spec'):
-        store_spec(work, work.request_spec('new_request_spec'))
+    if spec := work.arguments(UnshelveArguments).new_request_spec:
+        store_spec(work, work.request_spec(spec))
 
 
 def undo_save_spec(work: UnshelveWork) -> None:
     """Store the request spec that the server had before the unshelve."""
-    if work.args.get('old_request_spec'):
-        store_spec(work, work.request_spec('old_request_spec'))
+    if spec := work.arguments(UnshelveArguments).old_request_spec:
+        store_spec(work, work.request_spec(spec))
 
 
 def _end(
@@ -207,7 +208,12 @@ class Unshelve(Choosing[UnshelveOutputs]):
         Step('select', moving.select),
         Step('claim', claim, undo_claim, again_from='claim'),
         Step('unshelve_instance', unshelve_instance, undo_unshelve_instance, again_from='claim'),
-        Step('save_spec', save_spec, undo_save_spec, saved=lambda work: bool(work.args.get('new_request_spec'))),
+        Step(
+            'save_spec',
+            save_spec,
+            undo_save_spec,
+            saved=lambda work: bool(work.arguments(UnshelveArguments).new_request_spec),
+        ),
         Step('mark_unshelved', mark_unshelved),
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from kilonova.db import envelopes
 from kilonova.db.clock import db_age
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as models
@@ -171,6 +172,6 @@ def _specs(conn: Connection) -> dict[str, str]:
 
 def _flavor(spec: str) -> Any:
     try:
-        return json.loads(spec)['nova_object.data'].get('flavor')
+        return envelopes.fields(json.loads(spec)).get('flavor')
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from kilonova.db import json_columns
+from kilonova.db import envelopes, json_columns
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
 from kilonova.states import TaskState, VmState
@@ -63,8 +63,8 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
     """
     stored, args = (json_columns.of(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
     columns = [
-        *_columns(stored, ('cur', 'nova_object.data'), 'have'),
-        *_columns(args, ('flavor', 'nova_object.data'), 'want'),
+        *_columns(stored, ('cur', envelopes.FIELDS), 'have'),
+        *_columns(args, ('flavor', envelopes.FIELDS), 'want'),
         *image_columns(),
     ]
     query = (
@@ -85,11 +85,11 @@ def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
     """Return (server uuid, the server as an ``Alike``) for each server of the project that has no cell yet."""
     stored = json_columns.of(conn.dialect.name, requests.c.instance)
     kept = [
-        stored['nova_object.data', 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
+        stored[envelopes.FIELDS, 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
         for name in IMAGE_PROPERTIES
     ]
     query = sa.select(
-        requests.c.instance_uuid, *_columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have'), *kept
+        requests.c.instance_uuid, *_columns(stored, (envelopes.FIELDS, 'flavor', envelopes.FIELDS), 'have'), *kept
     ).where(requests.c.project_id == project_id)
     return [(row['instance_uuid'], Alike(1, _flavor(row, 'have') or {})) for row in conn.execute(query).mappings()]
 
@@ -100,9 +100,9 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
     The servers and flavors are read from the API database. Servers in ``besides`` (uuids) are left out.
     """
     stored = json_columns.of(conn.dialect.name, specs.c.spec)
-    properties = ('nova_object.data', 'image', 'nova_object.data', 'properties', 'nova_object.data')
+    properties = (envelopes.FIELDS, 'image', envelopes.FIELDS, 'properties', envelopes.FIELDS)
     image = [stored[(*properties, name)].as_string().label(f'image_{name}') for name in IMAGE_PROPERTIES]
-    have = _columns(stored, ('nova_object.data', 'flavor', 'nova_object.data'), 'have')
+    have = _columns(stored, (envelopes.FIELDS, 'flavor', envelopes.FIELDS), 'have')
     query = (
         sa.select(*have, *image)
         .select_from(mappings.outerjoin(specs, specs.c.instance_uuid == mappings.c.instance_uuid))

@@ -21,6 +21,9 @@ from sqlalchemy import exc
 from kilonova import states, texts
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.arguments import kinds as arguments_of
+from kilonova.db.arguments.base import Arguments, ArgumentsT, narrowed
+from kilonova.db.arguments.moves import ConfirmArguments, SoftDeleteArguments
 from kilonova.db.models import cell as cell_models
 from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
@@ -46,7 +49,8 @@ class OperationRow:
     """An operation row: an accepted request, and how far conductors have come with it.
 
     Attributes:
-        args: The arguments of the request (a JSON column).
+        args: The arguments of the request as the row stores them (a JSON column). The method ``arguments`` returns them
+            as an object.
         context: The request context (a JSON column).
         outputs: Results of the steps (a JSON column).
         position: Index of the step that the operation has reached.
@@ -87,7 +91,7 @@ class OperationRow:
         ctxt: RequestContext,
         kind: str,
         instance_uuid: str,
-        args: dict[str, Any],
+        args: Arguments | None = None,
         *,
         beside: bool = False,
         not_before: float = 0.0,
@@ -95,14 +99,16 @@ class OperationRow:
     ) -> Self:
         """Create a row for this request, with a new uuid.
 
-        If ``beside`` is True, the row may run concurrently with the server's other rows.
+        ``args`` are of the class that this kind has in ``db.arguments.kinds``, or None if there are none. If ``beside``
+        is True, the row may run concurrently with the server's other rows. Raises TypeError if this kind of operation
+        has another class of arguments.
         """
         uuid = uuidutils.generate_uuid()
         return cls(
             uuid=uuid,
             kind=kind,
             instance_uuid=instance_uuid,
-            args=args,
+            args=arguments_of.write(kind, args),
             context=ctxt.to_dict(),
             request_id=ctxt.request_id,
             slot=uuid if beside else RUN,
@@ -126,6 +132,22 @@ class OperationRow:
                 'Could not read column %s of operation %s; the reason of its failure is lost', lost, row.get('uuid')
             )
         return cls(**values, unreadable=why)
+
+    def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:
+        """Return the arguments of the operation, as an object of the class ``cls``.
+
+        Raises TypeError if this kind of operation has another class of arguments.
+        """
+        return narrowed(arguments_of.read(self.kind, self.args), cls)
+
+    def with_arguments(self, args: Arguments, **values: Any) -> Self:
+        """Return a copy of the row with these arguments, and with other values of the attributes in ``values``."""
+        return replace(self, args=arguments_of.write(self.kind, args), **values)
+
+    def is_like(self, other: OperationRow) -> bool:
+        """Return whether the other row has the same kind, and equal arguments as far as ``Arguments.identity`` says."""
+        same = type(self.arguments(Arguments)).identity
+        return bool(same) and other.kind == self.kind and all(other.args.get(name) == self.args[name] for name in same)
 
     def columns(self) -> dict[str, Any]:
         """Return {column: value} to insert the row. The database sets the time of creation by its own clock."""
@@ -458,7 +480,7 @@ def accept_soft_delete(
             forget_waiting(conn, instance_uuid)
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
-            operation = replace(operation, args={**operation.args, 'migration_uuid': moved})
+            operation = operation.with_arguments(SoftDeleteArguments(migration_uuid=moved))
         # ``running`` is 0 if the other operation ended just now.
         # Then nothing is cancelled, and the soft delete need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
@@ -474,8 +496,8 @@ def reset_state(
     """Accept resetState: change the server's state at once, and cancel its running operation.
 
     The cancelled operation is undone, and its undo does not change the new state. A move that waits for a confirm or
-    revert can't be confirmed by the user in the new state, so ``operation`` confirms it. Return the uuid of
-    ``operation``, for which a conductor can be woken, or None if no move waits.
+    revert can't be confirmed by the user in the new state, so ``operation``, which has no arguments yet, confirms it.
+    Return the uuid of ``operation``, for which a conductor can be woken, or None if no move waits.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -495,7 +517,7 @@ def reset_state(
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
-        insert(conn, [replace(operation, args={**operation.args, 'migration_uuid': moved})])
+        insert(conn, [operation.with_arguments(ConfirmArguments(migration_uuid=moved))])
     return operation.uuid
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from kilonova.db import engine, json_columns
+from kilonova.db import engine, envelopes, json_columns
 from kilonova.db.engine import Database
 from kilonova.db.models import api as api_models
 from kilonova.db.models import cell as cell_models
@@ -170,7 +170,7 @@ def _usage(dialect: str, of_user: bool) -> sa.Select[Any]:
     amounts = {
         name: sa.literal(1)
         if column is None
-        else _larger(instances.c[column], args['flavor', 'nova_object.data', column].as_integer())
+        else _larger(instances.c[column], args['flavor', envelopes.FIELDS, column].as_integer())
         for name, column in COUNTED.items()
     }
     return (
@@ -210,13 +210,13 @@ def waiting(conn: Connection, project_id: str) -> list[Row]:
 def _waiting(dialect: str) -> sa.Select[Any]:
     stored = json_columns.of(dialect, requests.c.instance)
     columns = [
-        sa.func.coalesce(stored['nova_object.data', column].as_integer(), 0).label(name)
+        sa.func.coalesce(stored[envelopes.FIELDS, column].as_integer(), 0).label(name)
         for name, column in COUNTED.items()
         if column
     ]
     return sa.select(
         requests.c.instance_uuid.label('uuid'),
-        stored['nova_object.data', 'user_id'].as_string().label('user_id'),
+        stored[envelopes.FIELDS, 'user_id'].as_string().label('user_id'),
         sa.literal(1).label('instances'),
         *columns,
     ).where(requests.c.project_id == _PROJECT)
@@ -234,7 +234,7 @@ def of_silent(
     amounts = {
         name: sa.literal(1)
         if column is None
-        else sa.func.coalesce(flavor['nova_object.data', 'flavor', 'nova_object.data', column].as_integer(), 0)
+        else sa.func.coalesce(flavor[envelopes.FIELDS, 'flavor', envelopes.FIELDS, column].as_integer(), 0)
         for name, column in COUNTED.items()
     }
     query = (

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from kilonova import states
 from kilonova.context import RequestContext
 from kilonova.db import engine
+from kilonova.db.arguments.servers import HostBootArguments
 from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.operations import RESUME, OperationRow, insert, operations
@@ -99,7 +100,7 @@ def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[
 
 
 def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> OperationRow:
-    row = OperationRow.new(ctxt, KIND, uuid, {'host': host}, beside=True, host=host)
+    row = OperationRow.new(ctxt, KIND, uuid, HostBootArguments(host=host), beside=True, host=host)
     row.outputs = {'reason': reason, 'told': reason}
     return row
 

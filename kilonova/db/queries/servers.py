@@ -19,7 +19,7 @@ from oslo_log import log as logging
 from sqlalchemy import Connection
 
 from kilonova import texts
-from kilonova.db import engine, expressions
+from kilonova.db import engine, envelopes, expressions
 from kilonova.db.collation import by_code_point
 from kilonova.db.engine import Database
 from kilonova.db.models import api as api_models
@@ -320,7 +320,8 @@ def build_requests(conn: Connection, owner: Owner) -> list[dict[str, Any]]:
 
 def from_request(row: sa.RowMapping) -> dict[str, Any]:
     """Return a build request in the form of a server's row. ``row`` is its row in the API database."""
-    data = json.loads(row['instance'])['nova_object.data']
+    stored = json.loads(row['instance'])
+    data = envelopes.fields(stored)
     found = dict.fromkeys(column.name for column in instances.c)
     found.update({name: value for name, value in data.items() if name in found})
     for name in _TIMES:
@@ -331,7 +332,7 @@ def from_request(row: sa.RowMapping) -> dict[str, Any]:
         created_at=found['created_at'] or row['created_at'],
         network_info=None,
         fault=None,
-        flavor=data['flavor']['nova_object.data'],
+        flavor=envelopes.fields(envelopes.flavor_of(stored)),
         metadata=data.get('metadata') or {},
         tags=_tags(row['tags']),
         volumes=[],
@@ -345,7 +346,7 @@ def _tags(text: str | None) -> list[str]:
     envelope = json.loads(text) if text else None
     if not envelope:
         return []
-    return sorted(tag['nova_object.data']['tag'] for tag in envelope['nova_object.data']['objects'])
+    return sorted(tag['tag'] for tag in envelopes.members(envelope))
 
 
 def _image_properties(values: Mapping[str, str]) -> dict[str, str]:
@@ -373,7 +374,7 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
     found = {}
     for uuid, text in conn.execute(_WISHES, {'uuids': list(uuids)}):
         try:
-            data = json.loads(text)['nova_object.data']
+            data = envelopes.fields(json.loads(text))
             found[uuid] = {'zone': data.get('availability_zone'), 'hints': dict(data.get('scheduler_hints') or {})}
         except texts.BROKEN as error:
             LOG.error(
@@ -427,8 +428,8 @@ def known(conn: Connection, uuid: str) -> dict[str, Any] | None:
         return None
     found = dict(row)
     text = found.pop('spec')
-    spec = json.loads(text)['nova_object.data'] if text else {}
-    flavor, image = ((spec.get(name) or {}).get('nova_object.data', {}) for name in ('flavor', 'image'))
+    spec = envelopes.fields(json.loads(text)) if text else {}
+    flavor, image = ((spec.get(name) or {}).get(envelopes.FIELDS, {}) for name in ('flavor', 'image'))
     return {**found, 'flavor': flavor, 'image_ref': image.get('id'), 'availability_zone': spec.get('availability_zone')}
 
 
@@ -460,9 +461,7 @@ def _plain(row: sa.RowMapping) -> dict[str, Any]:
     found = dict(row)
     text = found.pop('extra_flavor')
     where = f'of server {found["uuid"]}'
-    found['flavor'] = texts.read(
-        f'flavor {where}', text, lambda stored: {**json.loads(stored)['cur']['nova_object.data']}, None
-    )
+    found['flavor'] = texts.read(f'flavor {where}', text, lambda stored: {**envelopes.current_flavor(stored)}, None)
     if found['flavor'] is None:
         found['flavor'] = {name: found.get(name) for name in SIZES} if text else {}
     for name, check in _SHOWN.items():
@@ -482,7 +481,7 @@ def _has_networks(text: str) -> bool:
 # {column with a text that is displayed: function that raises an error in BROKEN if the text has an unexpected form}.
 _SHOWN: Mapping[str, Callable[[str], object]] = {
     'network_info': _has_networks,
-    'trusted_certs': lambda text: [*json.loads(text)['nova_object.data']['ids']],
+    'trusted_certs': lambda text: [*envelopes.certificate_ids(text)],
 }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import json
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from kilonova import texts
+from kilonova.db import envelopes
 from kilonova.db.models.cell import Instance, InstanceExtra, Service, TaskLog
 from kilonova.db.queries import owners
 from kilonova.db.queries.owners import Owner
@@ -67,7 +67,7 @@ def active(
         row['flavor'] = texts.read(
             f'flavor of server {row["uuid"]}',
             row['flavor'],
-            lambda text: str(json.loads(text)['cur']['nova_object.data']['name']),
+            lambda text: str(envelopes.current_flavor(text)['name']),
             '',
         )
     return rows

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from kilonova.db import envelopes
 from kilonova.pci.device import PORT_PROVIDERS
 from kilonova.pci.pools import PciPools, is_apart
 from kilonova.pci.request import PLACEMENT_KEYS
@@ -128,7 +129,7 @@ def _pool_counts(text: str) -> Iterator[tuple[Key, str | None, int]]:
     """
     stored = json.loads(text)
     if isinstance(stored, dict):
-        stored = [one['nova_object.data'] for one in stored['nova_object.data']['objects']]
+        stored = envelopes.members(stored)
     for one in stored:
         flat = {**one, **(one.get('tags') or {})}
         key = tuple(

@@ -363,7 +363,7 @@ class Site:
     ) -> str:
         """An operation row with its action."""
         database = database or self.cell
-        row = replace(operations.OperationRow.new(self.ctxt, kind, SERVER, args or {}), **values)
+        row = replace(operations.OperationRow.new(self.ctxt, kind, SERVER), args=args or {}, **values)
         with database.write() as conn:
             operations.insert(conn, [row])
             if database is self.cell:

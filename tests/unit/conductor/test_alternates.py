@@ -19,7 +19,7 @@ def work(placement, provider, vcpus=1):
     return SimpleNamespace(
         instance_uuid=SERVER,
         chosen=lambda: chosen,
-        args={'migration_uuid': MIGRATION, 'flavor': {'nova_object.data': {}}},
+        arguments=lambda cls: cls.read({'migration_uuid': MIGRATION, 'flavor': {'nova_object.data': {}}}),
         env=SimpleNamespace(placement=placement.client),
         ctxt=SimpleNamespace(project_id='demo', user_id='alice'),
         compare_now=lambda: None,

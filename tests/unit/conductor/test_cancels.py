@@ -19,7 +19,7 @@ def cancels(site: Site) -> Cancels:
 
 
 def add(db: Any, site: Site, kind: str, **values: Any) -> str:
-    row = operations.OperationRow.new(site.ctxt, kind, values.pop('server', SERVER), {})
+    row = operations.OperationRow.new(site.ctxt, kind, values.pop('server', SERVER))
     for name, value in values.items():
         setattr(row, name, value)
     with db.write() as conn:

@@ -29,7 +29,10 @@ class Recorder:
         monkeypatch.setattr(ending.instances, 'transition', self.record('transition', allowed))
         monkeypatch.setattr(ending.instances, 'refuse', lambda *args: InstanceNotFound(instance_id='s'))
         self.work: Any = SimpleNamespace(
-            instance_uuid='s', request_id='r', args={'migration_uuid': 'm'}, fault=lambda: {'message': 'why'}
+            instance_uuid='s',
+            request_id='r',
+            arguments=lambda cls: cls.read({'migration_uuid': 'm'}),
+            fault=lambda: {'message': 'why'},
         )
 
     def record(self, name: str, answer: Any = None) -> Any:

@@ -139,7 +139,7 @@ def test_one_that_is_left_holds_up_no_other(site: Site) -> None:
 
 
 def boot(site: Site, db: Any, age: float) -> str:
-    row = operations.OperationRow.new(site.ctxt, 'boot', SERVER, {})
+    row = operations.OperationRow.new(site.ctxt, 'boot', SERVER)
     with db.write() as conn:
         operations.insert(conn, [row])
         conn.execute(operations.operations.update().values(created_at=ago(age)))

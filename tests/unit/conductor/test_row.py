@@ -192,7 +192,7 @@ def test_an_end_of_a_row_that_is_not_ours(
 
 @pytest.mark.parametrize('how', ['failed', 'cancelled'])
 def test_whoever_waits_is_woken_by_the_end_of_what_unwinds(site: Site, work: Any, how: str) -> None:
-    waiting = operations.OperationRow.new(site.ctxt, 'delete', work.instance_uuid, {})
+    waiting = operations.OperationRow.new(site.ctxt, 'delete', work.instance_uuid)
     waiting.slot = operations.WAIT
     with site.cell.write() as conn:
         operations.insert(conn, [waiting])
@@ -247,7 +247,7 @@ def test_a_hand_over(site: Site, work: Any) -> None:
 
 def test_a_row_that_is_added_with_something(site: Site, work: Any) -> None:
     def add(kind: str, delay: float = 0) -> bool:
-        row = operations.OperationRow.new(site.ctxt, kind, work.instance_uuid, {}, beside=True)
+        row = operations.OperationRow.new(site.ctxt, kind, work.instance_uuid, beside=True)
         added: bool = work.add(row, lambda row: row.kind == kind, delay, lambda conn: written.append(kind))
         return added
 

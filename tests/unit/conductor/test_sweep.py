@@ -44,7 +44,7 @@ def sweep(site: Site, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Sweep:
 
 
 def add(site: Site, kind: str = 'stop', db: Any = None, **values: Any) -> str:
-    row = operations.OperationRow.new(site.ctxt, kind, values.pop('server', values.get('slot') or kind), {})
+    row = operations.OperationRow.new(site.ctxt, kind, values.pop('server', values.get('slot') or kind))
     for name, value in values.items():
         setattr(row, name, value)
     with (db or site.cell).write() as conn:

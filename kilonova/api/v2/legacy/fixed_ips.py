@@ -64,7 +64,7 @@ def add(call: Call) -> None:
             continue
     else:
         raise NoAddressLeft(network=network)
-    server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed', {})
+    server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed')
 
 
 def remove(call: Call) -> None:
@@ -78,7 +78,7 @@ def remove(call: Call) -> None:
         rest = [one for one in _of(port) if one['ip_address'] != address]
         if len(rest) < len(port.fixed_ips):
             service(call).set_fixed_ips(call.ctxt, port, rest)
-            server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed', {})
+            server_operations.run_beside(call.backend, call.ctxt, call.server, 'network_changed')
             return
     raise NoSuchAddress(server=call.server.uuid, address=address)
 

@@ -19,6 +19,7 @@ from kilonova.api.rules import ADMIN, PREFIX, READER, rule
 from kilonova.api.services import server_groups
 from kilonova.api.services.server_operations import PARTIAL, ServerRef
 from kilonova.api.wsgi import SERVER, Call, Route
+from kilonova.db import envelopes
 from kilonova.db.engine import Connection
 from kilonova.db.queries import servers as queries
 
@@ -201,7 +202,7 @@ def _volumes(row: Row, viewer: ServerView) -> list[dict[str, Any]]:
 
 def _certificates(row: Row, viewer: ServerView) -> list[str] | None:
     text = row['trusted_certs']
-    return json.loads(text)['nova_object.data']['ids'] if text else None
+    return envelopes.certificate_ids(text) if text else None
 
 
 def _hints(row: Row, viewer: ServerView) -> dict[str, Any]:

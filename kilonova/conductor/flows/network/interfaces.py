@@ -32,6 +32,7 @@ from kilonova.conductor.flows.network import guarantees, port_releases, ports, r
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import HostDown, Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.attachments import AttachInterfaceArguments, DetachInterfaceArguments
 from kilonova.db.queries import info_caches, instances
 from kilonova.errors import Unanswered
 from kilonova.objects.port_resources import PortResources
@@ -120,25 +121,30 @@ class AttachOutputs(Outputs):
 
 def _request(work: Work[AttachOutputs]) -> objects.InstancePCIRequest | None:
     """Return the PCI request of the port if the port is a function of a PCI device, else None."""
-    request = work.args.get('request')
+    request = work.arguments(AttachInterfaceArguments).request
     return objects.base.Serializer().deserialize_entity(work.ctxt, request) if request is not None else None
+
+
+def _port_id(work: Work[AttachOutputs]) -> str:
+    """Return the id of the user's own port, or '' if a port is to be created."""
+    return work.arguments(AttachInterfaceArguments).wish['port_id'] or ''
 
 
 def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
     """Return the resources that the port guarantees, or None if it guarantees none."""
-    return PortResources.read(work.args['wish']['port_id'] or '', work.args.get('resources'))
+    return PortResources.read(_port_id(work), work.arguments(AttachInterfaceArguments).resources)
 
 
 def allocate_port_resources(work: Work[AttachOutputs]) -> None:
     """Add the resources that the port guarantees to the server's allocation."""
     wanted = _wanted(work)
     if wanted is not None:
-        work.outputs.mappings = guarantees.add(work, work.args['wish']['port_id'], wanted, _request(work))
+        work.outputs.mappings = guarantees.add(work, _port_id(work), wanted, _request(work))
 
 
 def undo_allocate_port_resources(work: Work[AttachOutputs]) -> None:
     """Remove the resources that the port guarantees from the server's allocation."""
-    port_releases.drop_guarantees(work, work.args['wish']['port_id'], _wanted(work))
+    port_releases.drop_guarantees(work, _port_id(work), _wanted(work))
 
 
 def claim_function(work: Work[AttachOutputs]) -> None:
@@ -170,14 +176,16 @@ def undo_claim_function(work: Work[AttachOutputs]) -> None:
 
 def create_or_bind_port(work: Work[AttachOutputs]) -> None:
     """Create a port for the server and bind it to the server's host, or bind the user's own port."""
-    work.outputs.vif = ports.bind_one(
-        work, requested_ports.RequestedPort(**work.args['wish']), work.outputs.profile, work.outputs.mappings or {}
-    ).stored()
+    wish = work.arguments(AttachInterfaceArguments).wish
+    port = requested_ports.RequestedPort(
+        wish['network_id'], wish.get('port_id'), wish.get('address'), wish.get('device'), wish.get('tag')
+    )
+    work.outputs.vif = ports.bind_one(work, port, work.outputs.profile, work.outputs.mappings or {}).stored()
 
 
 def undo_create_or_bind_port(work: Work[AttachOutputs]) -> None:
     """Release the port that the step created or bound: ports of the server that are not in its info cache."""
-    given = work.args['wish']['port_id']
+    given = _port_id(work)
     port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
 
 
@@ -236,10 +244,9 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
     """Have the host unplug the interface, and wait until the guest has released it."""
-    if work.args['vif'] is not None:
-        work.call_host(
-            work.instance_row()['host'], Compute.detach_interface, instance=work.instance(), vif=work.args['vif']
-        )
+    vif = work.arguments(DetachInterfaceArguments).vif
+    if vif is not None:
+        work.call_host(work.instance_row()['host'], Compute.detach_interface, instance=work.instance(), vif=vif)
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
@@ -247,13 +254,14 @@ def undo_unplug(work: Work[Outputs]) -> None:
 
     If the host is down, a pending release (an operation row) calls the host when it is up again.
     """
-    if not _is_out(work) and work.args['vif'] is not None:
+    vif = work.arguments(DetachInterfaceArguments).vif
+    if not _is_out(work) and vif is not None:
         releases.ask_to_undo(
             work,
             work.instance_row()['host'],
             Compute.undo_detach_interface,
             instance=work.instance(),
-            vif=work.args['vif'],
+            vif=vif,
         )
 
 
@@ -264,8 +272,8 @@ def _is_out(work: Work[Outputs]) -> bool:
 
 def free_port(work: Work[Outputs]) -> None:
     """Delete or unbind the port, release the port's device and resources, and remove the port from the info cache."""
-    stored = work.args['vif']
-    port_id = stored['id'] if stored is not None else work.args['port_id']
+    args = work.arguments(DetachInterfaceArguments)
+    stored, port_id = args.vif, args.port_id if args.vif is None else args.vif['id']
     if stored is not None:
         vif = Vif.read(stored)
         port_releases.drop_one(work, vif)

@@ -24,6 +24,8 @@ from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import RetryLater, Step, Work
 from kilonova.context import get_admin_context
 from kilonova.db import engine
+from kilonova.db.arguments.attachments import DetachInterfaceArguments, NetworkChangedArguments
+from kilonova.db.arguments.releases import PortResourcesRelease
 from kilonova.db.queries import info_caches, instances, operations
 from kilonova.errors import Cancelled, InstanceInvalidState, InstanceNotFound, Unanswered
 from kilonova.objects.port_resources import total
@@ -33,8 +35,7 @@ from kilonova.pci import ports as pci_ports
 LOG = logging.getLogger(__name__)
 # BUSY: seconds until the next try if another operation works on the server.
 # DETACH: name of the state transition that begins a detach.
-# AT_REST: name of an argument of the operation row. If set, wait until no other operation works on the server.
-BUSY, DETACH, AT_REST = 5.0, 'detach_interface.start', 'at_rest'
+BUSY, DETACH = 5.0, 'detach_interface.start'
 
 
 @dataclass
@@ -56,7 +57,8 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     keeps until it is deleted. No interface is added, because an attach writes its interface itself. Raises Unanswered
     if the refresh must wait until another operation has ended.
     """
-    if AT_REST in work.args:
+    args = work.arguments(NetworkChangedArguments)
+    if args.at_rest is not None:
         releases.check_no_running_operation(work)
     row = work.instance_row(fresh=True)
     vifs, seen, held = work.vifs(), row['extra_network_info'], _held(work)
@@ -68,7 +70,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     if len(ports) < len(vifs) and not row['host']:
         # An operation that brings the server to a host needs all requested ports in the info cache. Wait for its end.
         releases.check_no_running_operation(work)
-    if work.args.get('renamed'):
+    if args.renamed:
         _name(client, ports, name_in_dns(row['hostname'] or ''))
     groups = client.security_groups_of(one for port in ports for one in port.security_groups)
     described = {
@@ -87,7 +89,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
         if vif.id in described or vif.id in held or vif.vnic_type in ACCELERATED
     ]
     with engine.silence(), work.db.write() as conn:
-        if work.args.get('renamed') and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
+        if args.renamed and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
             # The server was renamed while this step wrote the ports' DNS names. Write the names again.
             raise RetryLater(f'server {work.instance_uuid}', 'it was renamed meanwhile', 0)
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
@@ -128,7 +130,7 @@ def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
     if the server has no devices or resources for ports.
     """
     return (
-        [operations.OperationRow.new(work.ctxt, NetworkChanged.name, work.instance_uuid, {}, beside=True)]
+        [operations.OperationRow.new(work.ctxt, NetworkChanged.name, work.instance_uuid, beside=True)]
         if _held(work)
         else []
     )
@@ -149,7 +151,7 @@ def surplus_release_operations(work: Work[Any]) -> list[operations.OperationRow]
             work.ctxt,
             'release',
             work.instance_uuid,
-            {releases.RESOURCES_OF: None, releases.CLASSES: classes},
+            PortResourcesRelease(resources_of=None, classes=classes),
             beside=True,
         )
     ]
@@ -174,7 +176,8 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
         return
     vif = next((vif.stored() for vif in work.vifs() if vif.id == port_id), None)
     ctxt = get_admin_context()
-    detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, {'vif': vif, 'port_id': port_id})
+    args = DetachInterfaceArguments(vif=vif, port_id=port_id)
+    detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, args)
 
     def check(conn: engine.Connection) -> None:
         # Another operation may have changed the info cache since it was read. For example, it attached the port again.

@@ -18,10 +18,12 @@ from kilonova.clients.neutron.ports import Port
 from kilonova.clients.neutron.refusals import PortBindingRefused
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.network import guarantees, port_releases, port_vifs, ports
-from kilonova.conductor.flows.network.network_changed import AT_REST, NetworkChanged
+from kilonova.conductor.flows.network.network_changed import NetworkChanged
 from kilonova.conductor.row import ChosenHost
 from kilonova.conductor.work import Work
 from kilonova.db import engine
+from kilonova.db.arguments.attachments import NetworkChangedArguments
+from kilonova.db.arguments.base import MigrationArguments
 from kilonova.db.queries import operations, pci_devices
 from kilonova.errors import HostRejected
 from kilonova.objects.port_resources import ALLOCATION, PortResources
@@ -48,7 +50,7 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
         PortBindingFailed: The network agent of the host can't bind a port.
         PortChanged: A port requests other resources now than at the query to Placement.
     """
-    move = work.args.get('migration_uuid')
+    move = work.args.migration_uuid if isinstance(work.args, MigrationArguments) else None
 
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
@@ -133,9 +135,12 @@ def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
             releases.add(
                 work,
                 operations.OperationRow.new(
-                    work.ctxt, NetworkChanged.name, work.instance_uuid, {AT_REST: vif.id}, beside=True
+                    work.ctxt,
+                    NetworkChanged.name,
+                    work.instance_uuid,
+                    NetworkChangedArguments(at_rest=vif.id),
+                    beside=True,
                 ),
-                (AT_REST,),
             )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.network import guarantees
 from kilonova.conductor.work import Work
+from kilonova.db.arguments.releases import PortResourcesRelease, PortsRelease
 from kilonova.objects.port_resources import PortResources
 from kilonova.objects.vif import Vif
 
@@ -70,9 +71,7 @@ def give_back_later(work: Work[Any], port_id: str, wanted: PortResources | None)
     Does nothing if ``wanted`` is None, because the port guarantees no resources.
     """
     if wanted is not None:
-        releases.add_release(
-            work, {releases.RESOURCES_OF: port_id, releases.CLASSES: sorted(wanted.classes)}, (releases.RESOURCES_OF,)
-        )
+        releases.add_release(work, PortResourcesRelease(resources_of=port_id, classes=sorted(wanted.classes)))
 
 
 def release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
@@ -80,9 +79,4 @@ def release(work: Work[Any], own: Sequence[str], delay: float = 0) -> None:
 
     ``own`` are the ids of the ports that the user created, which are unbound and not deleted.
     """
-    releases.add_release(
-        work,
-        {releases.PORTS_OF: work.instance_uuid, releases.PORTS_GIVEN: list(own)},
-        (releases.PORTS_OF, releases.PORTS_GIVEN),
-        delay=delay,
-    )
+    releases.add_release(work, PortsRelease(ports_of=work.instance_uuid, ports_given=list(own)), delay=delay)

@@ -31,6 +31,7 @@ from kilonova.conductor.flows.network import guarantees, port_releases, port_vif
 from kilonova.conductor.row import ChosenHost, Outputs
 from kilonova.conductor.work import Work
 from kilonova.db import engine
+from kilonova.db.arguments.base import SpecArguments
 from kilonova.db.queries import claims, info_caches, operations
 from kilonova.errors import BuildAbort, HostRejected, Invalid, Unanswered
 from kilonova.objects.vif import ACCELERATED, FUNCTIONS, REQUEST, Vif
@@ -87,7 +88,7 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
     PortBindingFailed if the host can't bind a port, but another host might. Raises PortInUse, PortNotFound,
     PortQuotaFull and other errors of the network client if the server can't have the ports on any host.
     """
-    spec, client, uuid = work.args['request_spec'], work.env.networks, work.instance_uuid
+    spec, client, uuid = work.arguments(SpecArguments).request_spec, work.env.networks, work.instance_uuid
     wanted, groups = [_on_network(work, wish) for wish in requested_ports.wishes(spec)], requested_ports.groups(spec)
     known = {} if is_first else {port.id: port for port in client.ports(device_id=uuid)}
     own = [wish.port_id for wish in wanted if wish.port_id]

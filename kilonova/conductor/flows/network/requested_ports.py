@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kilonova.db import envelopes
+
 # Value of RequestedPort.network_id if the network service must choose or create the network of the project.
 AUTO = 'auto'
 
@@ -57,8 +59,8 @@ def groups(request_spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _members(request_spec: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    found = request_spec['nova_object.data'].get(name)
-    return [one['nova_object.data'] for one in found['nova_object.data']['objects']] if found else []
+    found = envelopes.fields(request_spec).get(name)
+    return envelopes.members(found) if found else []
 
 
 def given(request_spec: Mapping[str, Any]) -> list[str]:

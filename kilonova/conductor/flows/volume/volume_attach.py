@@ -18,6 +18,7 @@ from kilonova.conductor.flows import releases
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.row import Outputs, OutputsT
 from kilonova.conductor.work import HostMethod, Step, Work
+from kilonova.db.arguments.attachments import AttachVolumeArguments, VolumeArguments
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import KilonovaError
 from kilonova.objects.volume import AttachedVolume
@@ -35,10 +36,11 @@ def volume_of(work: Work[Any]) -> AttachedVolume:
 
     Raises VolumeGone if the server does not have the volume any more.
     """
+    volume_id = work.arguments(VolumeArguments).volume_id
     for volume in work.instance(fresh=True).volumes:
-        if volume.volume_id == work.args['volume_id']:
+        if volume.volume_id == volume_id:
             return volume
-    raise VolumeGone(server=work.instance_uuid, volume_id=work.args['volume_id'])
+    raise VolumeGone(server=work.instance_uuid, volume_id=volume_id)
 
 
 class OneVolume(Flow[OutputsT]):
@@ -74,15 +76,16 @@ def attach_to_host(work: Work[Outputs]) -> None:
     volume_of(work)
     host = work.instance_row()['host']
     if host is not None:
-        volumes.to_host(work, host, but=work.args['volume_id'])
+        volumes.to_host(work, host, but=work.arguments(VolumeArguments).volume_id)
     else:
         volumes.off_host(work)
 
 
 def undo_attach_to_host(work: Work[Outputs]) -> None:
     """Delete the volume's attachment in Cinder, so that the volume is free."""
+    row = work.arguments(AttachVolumeArguments).row
     for volume in work.instance(fresh=True).volumes:
-        if volume.uuid == work.args['row']:
+        if volume.uuid == row:
             volumes.drop_one(work, volume)
 
 
@@ -99,10 +102,10 @@ def plug(work: Work[Outputs]) -> None:
 
 def _ask(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
     """Call this method of the server's host with the volume, or do nothing if the server is on no host."""
-    volume_of(work)
+    volume_id = volume_of(work).volume_id
     host = work.instance_row()['host']
     if host is not None:
-        work.call_host(host, method, instance=work.instance(), volume_id=work.args['volume_id'])
+        work.call_host(host, method, instance=work.instance(), volume_id=volume_id)
 
 
 def undo_plug(work: Work[Outputs]) -> None:
@@ -114,9 +117,9 @@ def undo_plug(work: Work[Outputs]) -> None:
 
 
 def _undo(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
-    server = work.instance(fresh=True)
-    if server.host is not None and any(volume.volume_id == work.args['volume_id'] for volume in server.volumes):
-        releases.ask_to_undo(work, server.host, method, instance=server, volume_id=work.args['volume_id'])
+    server, volume_id = work.instance(fresh=True), work.arguments(VolumeArguments).volume_id
+    if server.host is not None and any(volume.volume_id == volume_id for volume in server.volumes):
+        releases.ask_to_undo(work, server.host, method, instance=server, volume_id=volume_id)
 
 
 class AttachVolume(OneVolume[Outputs]):
@@ -130,7 +133,7 @@ class AttachVolume(OneVolume[Outputs]):
 
     def ended_badly(self, work: Work[Outputs]) -> None:
         """Delete the volume's row in block_device_mapping, and end the operation with the result Error."""
-        end_with(work, self.event, 'Error', work.args['row'])
+        end_with(work, self.event, 'Error', work.arguments(AttachVolumeArguments).row)
 
 
 # --- detach ----------------------------------------------------------------------------------------------------------

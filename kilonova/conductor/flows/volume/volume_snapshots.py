@@ -27,9 +27,15 @@ from kilonova.conductor.flows.volume.volume_attach import OneVolume, end_with, v
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, HostMethod, RetryLater, Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.attachments import (
+    CreateSnapshotArguments,
+    DeleteSnapshotArguments,
+    VolumeSnapshotArguments,
+)
+from kilonova.db.arguments.releases import SnapshotStatusRelease
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import Cancelled, KeyGone, KilonovaError, LeaseLost, Unanswered
-from kilonova.objects.volume import QCOW2, SNAPSHOT_TOLD
+from kilonova.objects.volume import QCOW2
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 
@@ -62,8 +68,8 @@ class SnapshotOutputs(Outputs):
     refused: bool = False
 
 
-def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -> None:
-    """Call this method of the server's host with the operation's argument named ``what``, and add the volume id to it.
+def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dict[str, Any]) -> None:
+    """Call this method of the server's host with the arguments ``message`` (``_files`` or ``_merge``).
 
     Raises HostDown if the host is forced down, so that no guest runs on it. Raises HostNotFenced if the host is down
     and may still run the guest, because it is then unknown which file the guest uses.
@@ -71,29 +77,38 @@ def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -
     volume_of(work)
     server = work.instance()
     try:
-        work.call_host(server.host, method, instance=server, **_args(work, what))
+        work.call_host(server.host, method, instance=server, **message)
     except HostDown:
         releases.check_no_guest(work, server.host)
         raise
 
 
-def _args(work: Work[SnapshotOutputs], what: str) -> dict[str, Any]:
-    return {what: {**work.args[what], 'volume_id': work.args['volume_id']}}
+def _files(work: Work[SnapshotOutputs]) -> dict[str, Any]:
+    """Return the message for methods of the host that create a snapshot."""
+    args = work.arguments(CreateSnapshotArguments)
+    return {'files': {**args.files, 'volume_id': args.volume_id}}
 
 
-def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], what: str) -> Any:
+def _merge(work: Work[SnapshotOutputs]) -> dict[str, Any]:
+    """Return the message for methods of the host that delete a snapshot."""
+    args = work.arguments(DeleteSnapshotArguments)
+    return {'merge': {**args.merge, 'volume_id': args.volume_id}}
+
+
+def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dict[str, Any]) -> Any:
     """Have the host undo its part after a failure, and return its reply about the files, or None if it is down."""
     server = work.instance(fresh=True)
-    return releases.ask_to_undo(work, server.host, method, instance=server, **_args(work, what))
+    return releases.ask_to_undo(work, server.host, method, instance=server, **message)
 
 
 # --- create ----------------------------------------------------------------------------------------------------------
 def switch_file(work: Work[SnapshotOutputs]) -> None:
     """Have the host switch the guest to the new file, and write the new file's name to the server's row."""
+    args = work.arguments(CreateSnapshotArguments)
     if not work.outputs.asked:
         _plan(work)
     try:
-        _ask(work, Compute.snapshot_volume, 'files')
+        _ask(work, Compute.snapshot_volume, _files(work))
     except VersionCapError:
         # The host's release is too old for the call, which was not sent, so the guest still writes to the former file.
         work.outputs.kept = True
@@ -101,13 +116,13 @@ def switch_file(work: Work[SnapshotOutputs]) -> None:
     except HostDown as error:
         LOG.warning(
             'Volume %s uses file %s from now on: %s',
-            work.args['volume_id'],
-            work.args['files']['new'],
+            args.volume_id,
+            args.files['new'],
             error,
             instance_uuid=work.instance_uuid,
         )
     work.outputs.done = True
-    work.write_with_checkpoint(_is_in(work, work.args['files']['new'], QCOW2))
+    work.write_with_checkpoint(_is_in(work, args.files['new'], QCOW2))
     work.changed()
 
 
@@ -142,10 +157,11 @@ def undo_switch_file(work: Work[SnapshotOutputs]) -> None:
     If the host is down, the new file is used as well, because it has all data in any case.
     """
     if not work.outputs.done and not work.outputs.kept:
-        answer = _look(work, Compute.undo_snapshot_volume, 'files')
+        answer = _look(work, Compute.undo_snapshot_volume, _files(work))
         work.outputs.done = answer is None or answer['taken']
     if work.outputs.done:
-        work.decide({}, cancelled=True, write=_is_in(work, work.args['files']['new'], QCOW2))
+        new = work.arguments(CreateSnapshotArguments).files['new']
+        work.decide({}, cancelled=True, write=_is_in(work, new, QCOW2))
         work.changed()
 
 
@@ -156,11 +172,12 @@ def notify_volume_service(work: Work[SnapshotOutputs]) -> None:
     moved at once. Raises SnapshotRefused if the volume service rejects the snapshot. In this case the guest has been
     switched back to the former file.
     """
-    reason = releases.tell_snapshot(work, work.args['snapshot_id'], 'creating', DONE)
+    snapshot_id = work.arguments(CreateSnapshotArguments).snapshot_id
+    reason = releases.tell_snapshot(work, snapshot_id, 'creating', DONE)
     if not _is_taken(work):
         work.outputs.refused = True
         _withdraw(work)
-        raise SnapshotRefused(snapshot=work.args['snapshot_id'], reason=reason or 'it could not create the snapshot')
+        raise SnapshotRefused(snapshot=snapshot_id, reason=reason or 'it could not create the snapshot')
     end_with(work, Create.event)
 
 
@@ -171,9 +188,9 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
     must wait for the host, because otherwise another host would get the former file, without the newer data, if the
     server moved.
     """
-    files = work.args['files']
+    files = work.arguments(CreateSnapshotArguments).files
     try:
-        _ask(work, Compute.withdraw_volume_snapshot, 'files')
+        _ask(work, Compute.withdraw_volume_snapshot, _files(work))
     except HostDown:
         _say_where(work, "the server's host is off")
         raise
@@ -188,11 +205,12 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
 
 def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
     """Log an error that names the file whose data an operator must merge (docs/admin/volumes.md). ``why`` says why."""
+    args = work.arguments(CreateSnapshotArguments)
     LOG.error(
         'Data that server %s wrote to volume %s is in file %s, which the volume service does not know: %s',
         work.instance_uuid,
-        work.args['volume_id'],
-        work.args['files']['new'],
+        args.volume_id,
+        args.files['new'],
         why,
         instance_uuid=work.instance_uuid,
     )
@@ -203,12 +221,13 @@ def _is_taken(work: Work[SnapshotOutputs]) -> bool:
 
     Raises RetryLater while the snapshot is being created or deleted, because the result is not known yet.
     """
+    snapshot_id = work.arguments(CreateSnapshotArguments).snapshot_id
     try:
-        status = work.env.volumes.snapshot(None, work.args['snapshot_id']).status
+        status = work.env.volumes.snapshot(None, snapshot_id).status
     except SnapshotNotFound:
         return False
     if status in ('creating', 'deleting'):
-        raise RetryLater(who=f'snapshot {work.args["snapshot_id"]}', reason=f'it is {status}', pause=LOOK)
+        raise RetryLater(who=f'snapshot {snapshot_id}', reason=f'it is {status}', pause=LOOK)
     return status != 'error'
 
 
@@ -246,26 +265,26 @@ def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None
     The pending release is an operation row that sends the status later, so an undo does not wait for the volume
     service.
     """
-    told = [work.args['snapshot_id'], status, progress]
+    told = (work.arguments(VolumeSnapshotArguments).snapshot_id, status, progress)
     releases.now_or_later(
         work,
         'Notifying the volume service of a snapshot',
         lambda: releases.tell_snapshot(work, *told),
-        lambda: releases.add_release(work, {SNAPSHOT_TOLD: told}, (SNAPSHOT_TOLD,)),
+        lambda: releases.add_release(work, SnapshotStatusRelease(snapshot_told=told)),
     )
 
 
 # --- delete ----------------------------------------------------------------------------------------------------------
 def merge(work: Work[SnapshotOutputs]) -> None:
     """Have the host merge two files of the volume."""
-    _ask(work, Compute.merge_volume, 'merge')
+    _ask(work, Compute.merge_volume, _merge(work))
     work.outputs.done = True
 
 
 def undo_merge(work: Work[SnapshotOutputs]) -> None:
     """Have the host end a running merge, and ask it whether the files are merged. A complete merge is not undone."""
     if not work.outputs.done:
-        answer = _look(work, Compute.undo_merge_volume, 'merge')
+        answer = _look(work, Compute.undo_merge_volume, _merge(work))
         work.outputs.done = answer is not None and answer['merged']
 
 
@@ -275,7 +294,7 @@ def notify_of_merge(work: Work[SnapshotOutputs]) -> None:
     A refusal of the volume service is ignored: it has removed the file already, or it will request the delete again,
     and the files are merged by then.
     """
-    releases.tell_snapshot(work, work.args['snapshot_id'], 'deleting', DONE)
+    releases.tell_snapshot(work, work.arguments(DeleteSnapshotArguments).snapshot_id, 'deleting', DONE)
     end_with(work, DeleteVolumeSnapshot.event)
 
 

@@ -23,6 +23,7 @@ from kilonova.conductor.flows.volume.volume_attach import OneVolume, end_with, v
 from kilonova.conductor.row import Outputs
 from kilonova.conductor.work import HostDown, Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.attachments import SwapVolumeArguments
 from kilonova.db.queries import volumes as rows
 from kilonova.rpc.compute import Compute
 
@@ -44,13 +45,15 @@ class SwapOutputs(Outputs):
 
 def attach_copy(work: Work[SwapOutputs]) -> None:
     """Attach the second volume to the server's host, in addition to the first one."""
-    work.outputs.columns = {**volumes.attach_copy(work, volume_of(work), work.args['copy']), **work.args['columns']}
+    args = work.arguments(SwapVolumeArguments)
+    work.outputs.columns = {**volumes.attach_copy(work, volume_of(work), args.copy), **args.columns}
 
 
 def undo_attach_copy(work: Work[SwapOutputs]) -> None:
     """Detach the second volume, and have the volume service delete it."""
+    args = work.arguments(SwapVolumeArguments)
     if not work.outputs.swapped:
-        volumes.end_swap(work, work.args['volume_id'], work.args['copy'], has_copy=False)
+        volumes.end_swap(work, args.volume_id, args.copy, has_copy=False)
 
 
 def copy(work: Work[SwapOutputs]) -> None:
@@ -60,9 +63,10 @@ def copy(work: Work[SwapOutputs]) -> None:
 
 
 def _message(work: Work[SwapOutputs]) -> dict[str, Any]:
+    args = work.arguments(SwapVolumeArguments)
     return {
         'instance': work.instance(),
-        'copy': {**work.outputs.columns, 'volume_id': work.args['copy'], 'of': work.args['volume_id']},
+        'copy': {**work.outputs.columns, 'volume_id': args.copy, 'of': args.volume_id},
     }
 
 
@@ -78,15 +82,15 @@ def swap(work: Work[SwapOutputs]) -> None:
     If the host was forced down, only the row is written. Raises HostNotFenced if the host is down and may still run the
     guest, because it is then unknown which volume the guest uses.
     """
-    host = work.instance().host
+    host, args = work.instance().host, work.arguments(SwapVolumeArguments)
     try:
         work.call_host(host, Compute.swap_volume, **_message(work))
     except HostDown:
         releases.check_no_guest(work, host)
         LOG.warning(
             'Replacing volume %s of the server by its copy %s: host %s is off',
-            work.args['volume_id'],
-            work.args['copy'],
+            args.volume_id,
+            args.copy,
             host,
             instance_uuid=work.instance_uuid,
         )
@@ -96,7 +100,8 @@ def swap(work: Work[SwapOutputs]) -> None:
 
 
 def _write(work: Work[SwapOutputs], conn: engine.Connection) -> None:
-    rows.change(conn, work.args['row'], work.args['attachment'], work.outputs.columns)
+    args = work.arguments(SwapVolumeArguments)
+    rows.change(conn, args.row, args.attachment, work.outputs.columns)
 
 
 def undo_swap(work: Work[SwapOutputs]) -> None:
@@ -114,7 +119,8 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
 
 def merge_records(work: Work[SwapOutputs]) -> None:
     """Have the volume service merge the records of the two volumes under the first id, and end the operation."""
-    volumes.swapped(work, work.args['volume_id'], work.args['copy'])
+    args = work.arguments(SwapVolumeArguments)
+    volumes.swapped(work, args.volume_id, args.copy)
     end_with(work, Swap.event)
 
 
@@ -131,8 +137,9 @@ class Swap(OneVolume[SwapOutputs]):
 
     def ended_badly(self, work: Work[SwapOutputs]) -> None:
         """End a failed or cancelled swap. If the guest uses the second volume already, complete the swap."""
+        args = work.arguments(SwapVolumeArguments)
         if work.outputs.swapped:
-            volumes.end_swap(work, work.args['volume_id'], work.args['copy'], has_copy=True)
+            volumes.end_swap(work, args.volume_id, args.copy, has_copy=True)
             end_with(work, self.event)
         else:
             super().ended_badly(work)

@@ -31,6 +31,8 @@ from kilonova.conductor.flows import releases
 from kilonova.conductor.row import ChosenHost, Outputs
 from kilonova.conductor.work import HostDown, RetryLater, Step, Work
 from kilonova.db import engine
+from kilonova.db.arguments.attachments import VolumeArguments
+from kilonova.db.arguments.releases import SwapRelease, VolumesRelease
 from kilonova.db.queries import instances
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import (
@@ -42,7 +44,7 @@ from kilonova.errors import (
     Unanswered,
 )
 from kilonova.objects.image_meta import SYSMETA_PREFIX
-from kilonova.objects.volume import ENCRYPTION, VOLUME_SWAPPED, VOLUMES_DELETED, VOLUMES_OF, AttachedVolume
+from kilonova.objects.volume import ENCRYPTION, AttachedVolume
 from kilonova.rpc.compute import Compute
 from kilonova.virt import disk_names
 
@@ -511,9 +513,7 @@ def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -
         'Releasing the volumes of a swap',
         give_back,
         lambda: releases.add_release(
-            work,
-            {VOLUMES_OF: work.instance_uuid, VOLUME_SWAPPED: [volume_id, copy_id, has_copy]},
-            (VOLUMES_OF, VOLUME_SWAPPED),
+            work, SwapRelease(volumes_of=work.instance_uuid, volume_swapped=(volume_id, copy_id, has_copy))
         ),
     )
 
@@ -545,18 +545,14 @@ def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
 
 
 def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
-    releases.add_release(
-        work,
-        {VOLUMES_OF: work.instance_uuid, VOLUMES_DELETED: list(delete)},
-        (VOLUMES_OF, VOLUMES_DELETED),
-        delay=delay,
-    )
+    args = VolumesRelease(volumes_of=work.instance_uuid, volumes_deleted=list(delete))
+    releases.add_release(work, args, delay=delay)
 
 
 # --- volumes that were extended --------------------------------------------------------------------------------------
 def extend(work: Work[Outputs]) -> None:
     """Write the new size of a volume to the server's row, and have the host resize the guest's disk."""
-    volume_id = work.args['volume_id']
+    volume_id = work.arguments(VolumeArguments).volume_id
     size = work.env.volumes.volume(None, volume_id).size
     server = work.instance(fresh=True)
     for volume in server.volumes:

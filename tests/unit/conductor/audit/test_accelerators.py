@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from kilonova.accel.request import AcceleratorRequest
 from kilonova.conductor.audit.accelerators import AcceleratorAudit
-from kilonova.conductor.flows import releases
+from kilonova.db.arguments.releases import AcceleratorRequestsRelease, ConsumerRelease
 
 FAILED_MOVE = 'c1c2c3c4-0000-4000-8000-000000000001'
 
@@ -29,8 +29,10 @@ def test_requests_of_a_failed_move_that_a_release_deletes_are_not_missed():
     ]
     audit = AcceleratorAudit(SimpleNamespace(every=lambda: requests))
     assert audit.read() is None
-    audit.give_back([{releases.ACCELERATOR_REQUESTS: ['a1']}, {'consumer': FAILED_MOVE}])
+    audit.give_back(
+        [AcceleratorRequestsRelease(accelerator_requests=['a1']), ConsumerRelease(consumer=FAILED_MOVE), None]
+    )
     audit.compare({}, {}, set())
     assert audit.disagreements() == [f'accelerators: requests a2 belong to {FAILED_MOVE}, which is not a server']
-    audit.give_back([{releases.ACCELERATOR_REQUESTS: ['a2']}])
+    audit.give_back([AcceleratorRequestsRelease(accelerator_requests=['a2'])])
     assert audit.disagreements() == []

@@ -242,7 +242,7 @@ class Sound:
             instances.update_extra(conn, MOVED, made.extra_values(['flavor']))
 
     def operation(self, kind: str, server: str = SERVER, **values: Any) -> None:
-        row = operations.OperationRow.new(self.site.ctxt, kind, server, {})
+        row = operations.OperationRow.new(self.site.ctxt, kind, server)
         with self.site.cell.write() as conn:
             operations.insert(conn, [replace(row, **values)])
 
@@ -596,7 +596,7 @@ def test_what_is_under_way_is_listed(sound: Sound) -> None:
     sound.operation('reboot')
     sound.server(task_state='rebooting')
     with sound.site.api.write() as conn:
-        operations.insert(conn, [operations.OperationRow.new(sound.site.ctxt, 'boot', uuid('new'), {})])
+        operations.insert(conn, [operations.OperationRow.new(sound.site.ctxt, 'boot', uuid('new'))])
     assert sorted(sound.look().in_flight) == sorted([f'boot of {uuid("new")}', f'reboot of {SERVER}'])
 
 
@@ -604,7 +604,7 @@ def test_a_create_that_waits_is_fine(sound: Sound) -> None:
     build_request(sound)
     unmapped(sound)
     with sound.site.api.write() as conn:
-        operations.insert(conn, [operations.OperationRow.new(sound.site.ctxt, 'boot', SERVER, {})])
+        operations.insert(conn, [operations.OperationRow.new(sound.site.ctxt, 'boot', SERVER)])
     # Whatever else its cell has of it.
     sound.site.placement.client.delete_allocations(SERVER)
     assert sound.look().disagreements == []

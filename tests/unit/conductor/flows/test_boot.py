@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from kilonova.conductor.environment import HostsNotReporting
 from kilonova.conductor.flows import FLOWS, boot
 from kilonova.conductor.work import Work
+from kilonova.db.arguments.servers import BootArguments
 from kilonova.db.models import api as api_models
 from kilonova.db.queries import build_requests, instance_mappings, instances, operations
 from kilonova.errors import (
@@ -40,15 +41,17 @@ def begin(site: Site, *hosts: str, server: str = SERVER, **args: Any) -> str:
         site.ctxt,
         'boot',
         server,
-        {
-            'request_spec': primitive(spec),
-            'instance': primitive(instance),
-            'image': IMAGE,
-            'sealed': 'x',
-            'bdms': [DISK],
-            'tags': ['gold'],
-            **args,
-        },
+        BootArguments(
+            **{
+                'request_spec': primitive(spec),
+                'instance': primitive(instance),
+                'image': IMAGE,
+                'sealed': 'x',
+                'bdms': [DISK],
+                'tags': ['gold'],
+                **args,
+            }
+        ),
     )
     operations.accept_create(
         site.api,

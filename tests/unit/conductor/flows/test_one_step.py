@@ -8,7 +8,7 @@ import pytest
 
 from kilonova.conductor.flows import FLOWS, one_step
 from kilonova.errors import Invalid, Unanswered
-from tests.unit.conductor.site import IMAGE, Site, steps
+from tests.unit.conductor.site import IMAGE, Site, steps, uuid
 
 # kind: states before, what the row says, the method and its arguments beside server and key, states after a failure.
 CASES: dict[str, tuple[Any, ...]] = {
@@ -107,6 +107,24 @@ def test_a_silent_image_service_holds_up_no_server(site: Site) -> None:
     site.go()
     assert site.state() == ('active', None) and site.images.deleted == []
     assert site.releases() == [(None, {'image_id': IMAGE})]
+
+
+def test_a_row_without_a_required_argument_fails(site: Site) -> None:
+    """It is readable, and so it is no obstacle: the operation ends as with any error of its step."""
+    site.put('active', 'rebooting')
+    site.accept('reboot', {'of a newer release': 1})
+    site.go()
+    assert site.sent == [] and site.kept() is None and site.action() == 'Error'
+    assert (site.state(), site.faults()) == (('active', None), [(500, 'KeyError', None)])
+
+
+def test_a_move_without_a_required_argument_is_undone(site: Site) -> None:
+    """The steps that need other arguments only are done, and undone."""
+    site.put('active', 'resize_prep')
+    site.accept('resize', {'migration_uuid': uuid('migration')})
+    site.go()
+    assert site.kept() is None and site.action() == 'Error'
+    assert (site.state(), site.faults()) == (('active', None), [(500, 'KeyError', None)])
 
 
 def run(work: Any) -> None:

@@ -11,6 +11,15 @@ import pytest
 from kilonova.conductor.flows import releases
 from kilonova.conductor.work import HostNotFenced
 from kilonova.db import engine
+from kilonova.db.arguments.releases import (
+    AcceleratorRequestsRelease,
+    BackupsRelease,
+    ConsumerRelease,
+    ImageRelease,
+    PortsRelease,
+    ReleaseArguments,
+    SyncAggregateArguments,
+)
 from kilonova.db.queries import aggregates, operations
 from kilonova.db.queries import cells as cell_queries
 from kilonova.errors import Cancelled, Invalid, KeyGone, LeaseLost, Unanswered
@@ -25,7 +34,9 @@ def test_what_a_message_does_not_take_any_more_is_left_out() -> None:
     work: Any = SimpleNamespace(
         ctxt=None,
         call_host=lambda host, method, **kwargs: asked.append((host, method, kwargs)),
-        args={'host': 'gpu1', 'method': 'terminate_instance', 'kwargs': {'instance': 'i', 'bdms': []}},
+        arguments=lambda cls: cls.read(
+            {'host': 'gpu1', 'method': 'terminate_instance', 'kwargs': {'instance': 'i', 'bdms': []}}
+        ),
     )
     releases.release(work)
     assert asked == [('gpu1', Compute.terminate_instance, {'instance': 'i'})]
@@ -124,16 +135,20 @@ def test_what_is_no_failure_of_the_host(site: Site, work: Any, error: Exception)
 def test_a_release_of_who_lost_the_row(site: Site, work: Any) -> None:
     site.update(owner='another')
     with pytest.raises(LeaseLost):
-        releases.add_release(work, {'consumer': 'c'}, ('consumer',))
+        releases.add_release(work, ConsumerRelease(consumer='c'))
     assert site.releases() == []
 
 
 def test_releases_of_one_thing(site: Site, work: Any) -> None:
     """What is the same is there once; what waits doesn't hide another thing."""
-    for consumer, delay in (('a', 30.0), ('a', 0.0), ('b', 0.0)):
-        releases.add_release(work, {'consumer': consumer, 'n': delay}, ('consumer',), delay=delay)
+    for request, host, delay in (('a', None, 30.0), ('a', 'gpu1', 0.0), ('b', None, 0.0)):
+        args = AcceleratorRequestsRelease(accelerator_requests=[request], accelerators_at=host)
+        releases.add_release(work, args, delay=delay)
     rows = site.rows()[1:]
-    assert [(row.args['consumer'], row.not_before > 0) for row in rows] == [('a', True), ('b', False)]
+    assert [(row.args, row.not_before > 0) for row in rows] == [
+        ({'accelerator_requests': ['a']}, True),
+        ({'accelerator_requests': ['b']}, False),
+    ]
     with site.cell.read() as conn:
         assert 25 < rows[0].not_before - engine.now(conn) <= 30
 
@@ -163,21 +178,31 @@ def test_a_host_that_is_still_dead_is_waited_for(site: Site, work: Any, forced: 
     assert site.sent == [] and left['tries'] == 1 and 'gpu1 is down' in left['reason']
 
 
-def do(site: Site, work: Any, args: dict[str, Any]) -> None:
-    releases.add_release(work, args, ())
+def do(site: Site, work: Any, args: ReleaseArguments) -> None:
+    releases.add_release(work, args)
     site.go(site.rows()[1].uuid)
     assert len(site.rows()) == 1
 
 
 def test_a_consumer(site: Site, work: Any) -> None:
     site.inventory()
-    do(site, work, {'consumer': SERVER})
+    do(site, work, ConsumerRelease(consumer=SERVER))
     assert site.held() == {} and site.images.deleted == []
 
 
 def test_an_image(site: Site, work: Any) -> None:
-    do(site, work, {'image_id': IMAGE})
+    do(site, work, ImageRelease(image_id=IMAGE))
     assert site.images.deleted == [IMAGE]
+
+
+def test_a_release_without_a_required_argument_is_no_obstacle(site: Site, work: Any) -> None:
+    """It is tried again, and other operations read the arguments of the others."""
+    releases.add_release(work, PortsRelease(ports_of=SERVER, ports_given=['p1']))
+    operation = site.accept('release', {'ports_of': SERVER}, slot='another')
+    assert releases.ports_given(work) == {'p1'}
+    site.go(operation)
+    (left,) = [row for row in site.rows() if row.uuid == operation]
+    assert not left.failed and left.outputs['tries'] == 1
 
 
 def backup(number: int, **values: Any) -> dict[str, Any]:
@@ -202,7 +227,7 @@ def test_the_oldest_backups(site: Site, work: Any) -> None:
         backup(12, instance_uuid='another'),
     ]
     site.images.records = {one['id']: one for one in (*map(backup, range(1, 5)), *others)}
-    do(site, work, {'rotation': 2, 'backup_type': 'daily', 'image_id': 'i4'})
+    do(site, work, BackupsRelease(rotation=2, backup_type='daily', image_id='i4'))
     assert site.images.deleted == ['i2', 'i3']
     ((query, limit),) = site.images.queries
     assert query == {
@@ -220,7 +245,7 @@ def test_the_oldest_backups(site: Site, work: Any) -> None:
 def test_a_rotation_of_none(site: Site, work: Any) -> None:
     """The backup that was just made goes as well."""
     site.images.records = {one['id']: one for one in (backup(1), backup(2))}
-    do(site, work, {'rotation': 0, 'backup_type': 'daily', 'image_id': 'i2'})
+    do(site, work, BackupsRelease(rotation=0, backup_type='daily', image_id='i2'))
     assert site.images.deleted == ['i2', 'i1']
 
 
@@ -246,7 +271,9 @@ def test_an_aggregate_is_mirrored(site: Site, work: Any, there: bool) -> None:
             aggregates.add_host(conn, made['id'], 'gpu2')
     if not there:
         site.placement.client.set_member(uuid('gpu2'), aggregate, True)
-    row = operations.OperationRow.new(site.ctxt, 'mirror', aggregate, {'aggregate': aggregate, 'host': 'gpu2'})
+    row = operations.OperationRow.new(
+        site.ctxt, 'mirror', aggregate, SyncAggregateArguments(aggregate=aggregate, host='gpu2')
+    )
     with site.api.write() as conn:
         operations.insert(conn, [row])
     site.go(row.uuid, site.api)

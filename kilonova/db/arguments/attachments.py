@@ -1,0 +1,139 @@
+"""The arguments of operations on one network interface, on one volume, or on all ports of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from kilonova.db.arguments.base import LEFT_OUT, Arguments, Envelope
+
+
+# --- interfaces ------------------------------------------------------------------------------------------------------
+class InterfaceWish(TypedDict):
+    """The interface that a user requested, as the operation row stores it.
+
+    ``conductor.flows.network.requested_ports.RequestedPort`` describes the keys.
+    """
+
+    network_id: str
+    port_id: str | None
+    address: str | None
+    device: str | None
+    tag: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachInterfaceArguments(Arguments):
+    """Arguments of the attach of an interface.
+
+    Attributes:
+        wish: The requested interface.
+        request: PCI request of the port if the port is a function of a PCI device, else None.
+        resources: The port's attribute ``resource_request`` in Neutron: the resources that it guarantees, or None.
+    """
+
+    wish: InterfaceWish
+    request: Envelope | None = None
+    resources: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetachInterfaceArguments(Arguments):
+    """Arguments of the detach of an interface.
+
+    Attributes:
+        vif: The interface as the info cache stores it; None if the info cache does not have it any more.
+        port_id: Id of the port; None if ``vif`` says it.
+    """
+
+    vif: dict[str, Any] | None
+    port_id: str | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkChangedArguments(Arguments):
+    """Arguments of the operation that refreshes a server's info cache.
+
+    Attributes:
+        renamed: True if the server's new hostname must be written to the DNS names of its ports.
+        at_rest: Id of a deleted port. If it is set, the operation waits until no other operation works on the server.
+    """
+
+    identity = ('at_rest',)
+    renamed: bool = field(default=False, metadata=LEFT_OUT)
+    at_rest: str | None = field(default=None, metadata=LEFT_OUT)
+
+
+# --- volumes ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class VolumeArguments(Arguments):
+    """Arguments of an operation on the volume ``volume_id``: a detach, or a change of the volume's size."""
+
+    volume_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachVolumeArguments(VolumeArguments):
+    """Arguments of the attach of a volume. ``row`` is the uuid of the volume's row in block_device_mapping."""
+
+    row: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapVolumeArguments(VolumeArguments):
+    """Arguments of a volume swap.
+
+    Attributes:
+        copy: Id of the volume that replaces the volume ``volume_id``.
+        row: Uuid of the volume's row in block_device_mapping.
+        attachment: Id of the attachment in that row.
+        columns: Values of columns that the row gets with the new volume.
+    """
+
+    copy: str
+    row: str
+    attachment: str | None
+    columns: dict[str, Any]
+
+
+class SnapshotFiles(TypedDict):
+    """Files of a volume at a snapshot: ``name`` has the data so far, and the guest is to write to ``new``.
+
+    ``format`` is the format of the file ``name``.
+    """
+
+    name: str
+    format: str
+    new: str
+
+
+class MergedFiles(TypedDict):
+    """Files of a volume that are merged when a snapshot is deleted.
+
+    ``virt.parts.volume_snapshots.Merge`` describes the two files.
+    """
+
+    file: str | None
+    into: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeSnapshotArguments(VolumeArguments):
+    """Base class of the arguments of operations on a snapshot of a volume in use."""
+
+    snapshot_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateSnapshotArguments(VolumeSnapshotArguments):
+    """Arguments of a snapshot of a volume in use."""
+
+    files: SnapshotFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteSnapshotArguments(VolumeSnapshotArguments):
+    """Arguments of the delete of a snapshot of a volume in use."""
+
+    merge: MergedFiles

@@ -1,0 +1,115 @@
+"""``Arguments``, the base class of the arguments of operations, which writes and reads their JSON.
+
+    @dataclass(frozen=True, kw_only=True)
+    class ShelveOffloadArguments(Arguments):
+        shelving: bool = field(default=False, metadata=LEFT_OUT)
+
+    ShelveOffloadArguments().stored()                           # {}
+    ShelveOffloadArguments.read({'shelving': True}).shelving    # True
+
+The other base classes in this module have the attributes that steps of several flows read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+# A versioned object in its serialized form (``db.envelopes``), and the metadata of an image.
+Envelope = dict[str, Any]
+Image = dict[str, Any]
+
+# An attribute with this metadata is not written to the JSON while it has its default.
+LEFT_OUT = MappingProxyType({'left_out': True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """The arguments of an operation. This class itself is for kinds of operations without arguments.
+
+    Each attribute of a subclass is a key of the JSON. An attribute without a default must be in each row. An attribute
+    with a default may be missing in rows of the release before. All attributes are written, except those declared with
+    ``LEFT_OUT`` that have their defaults.
+
+    Attributes:
+        identity: Names of the attributes that say what the operation is about. ``OperationRow.is_like`` compares them.
+    """
+
+    identity: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the arguments from the JSON object of a row. Keys that this class doesn't have are ignored.
+
+        No error is raised if a required key is missing: the read of its attribute raises KeyError. So an operation with
+        such a row fails at the step that needs the attribute, and its other steps can be undone.
+        """
+        made = object.__new__(cls)
+        for one in fields(cls):
+            if one.name in stored:
+                object.__setattr__(made, one.name, stored[one.name])
+            elif one.default is not MISSING:
+                object.__setattr__(made, one.name, one.default)
+        return made
+
+    def stored(self) -> dict[str, Any]:
+        """Return the JSON object for the row. A tuple becomes a list, as in a row that was read."""
+        return {
+            one.name: list(value) if isinstance(value, tuple) else value
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default or one.metadata != LEFT_OUT
+        }
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the row has all required arguments."""
+        return all(one.name in vars(self) for one in fields(self))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            """Raise KeyError for an attribute that the row doesn't have, and AttributeError for an unknown one."""
+            raise KeyError(name) if name in self.__dataclass_fields__ else AttributeError(name)
+
+
+ArgumentsT = TypeVar('ArgumentsT', bound=Arguments)
+
+
+def narrowed(found: Arguments, cls: type[ArgumentsT]) -> ArgumentsT:
+    """Return the arguments ``found`` as an object of the class ``cls``.
+
+    Raises TypeError if they have another class, because the kind of the operation has other arguments.
+    """
+    if not isinstance(found, cls):
+        raise TypeError(f'The operation has {type(found).__name__}, not {cls.__name__}')
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageArguments(Arguments):
+    """Base class of arguments with the metadata of the server's image, or None."""
+
+    image: Image | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecArguments(Arguments):
+    """Base class of arguments with the request spec for which the scheduler chooses a host."""
+
+    request_spec: Envelope
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrationArguments(Arguments):
+    """Base class of arguments with the uuid of a migration."""
+
+    migration_uuid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewImageArguments(Arguments):
+    """Base class of arguments with the id of the image to which the server's disk is uploaded."""
+
+    image_id: str | None

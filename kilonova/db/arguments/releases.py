@@ -1,0 +1,206 @@
+"""The arguments of operations that release or update something in another service or on a host, later.
+
+The kind ``release`` has a class for each resource. ``ReleaseArguments.read`` chooses the class by the keys of the JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kilonova.db.arguments.base import LEFT_OUT, Arguments
+
+
+# --- hosts and aggregates --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class HostRemovalArguments(Arguments):
+    """Arguments of the removal of the host ``host``. ``nodes`` are the uuids of its nodes."""
+
+    host: str
+    nodes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncAggregateArguments(Arguments):
+    """Arguments of the operation that updates the membership of a host in an aggregate in Placement.
+
+    ``aggregate`` is the uuid of the aggregate.
+    """
+
+    aggregate: str
+    host: str
+
+
+# --- releases --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class ReleaseArguments(Arguments):
+    """Base class of the arguments of releases. This class itself is for a row that names no known resource."""
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the arguments from the JSON object of a row, as an object of the class in ``_BY_KEY`` that fits.
+
+        If the JSON has several of the keys, the first key in ``_BY_KEY`` decides.
+        """
+        found = next((made for key, made in _BY_KEY.items() if key in stored), cls)
+        return super(ReleaseArguments, found if issubclass(found, cls) else cls).read(stored)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerRelease(ReleaseArguments):
+    """Arguments of the release of the allocations of a consumer in Placement."""
+
+    identity = ('consumer',)
+    consumer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackupsRelease(ReleaseArguments):
+    """Arguments of the release of old backups, after a backup with these arguments (``BackupArguments``)."""
+
+    image_id: str
+    backup_type: str
+    rotation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRelease(ReleaseArguments):
+    """Arguments of the release of an image."""
+
+    identity = ('image_id',)
+    image_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorRequestsRelease(ReleaseArguments):
+    """Arguments of the release of accelerator requests.
+
+    Attributes:
+        accelerator_requests: Uuids of the requests.
+        accelerators_at: Host to which they are bound; None if they are not bound.
+    """
+
+    identity = ('accelerator_requests',)
+    accelerator_requests: list[str]
+    accelerators_at: str | None = field(default=None, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortsRelease(ReleaseArguments):
+    """Arguments of the release of a server's ports.
+
+    Attributes:
+        ports_of: Uuid of the server.
+        ports_given: Ids of its ports that the user created.
+    """
+
+    identity = ('ports_of', 'ports_given')
+    ports_of: str
+    ports_given: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortResourcesRelease(ReleaseArguments):
+    """Arguments of the release of resources of a port in Placement.
+
+    Attributes:
+        resources_of: Id of the port; None if the server's ports have left surplus resources.
+        classes: Resource classes.
+    """
+
+    identity = ('resources_of',)
+    resources_of: str | None
+    classes: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapRelease(ReleaseArguments):
+    """Arguments of the release of the volumes of a swap.
+
+    Attributes:
+        volumes_of: Uuid of the server.
+        volume_swapped: The two volume ids, and whether the guest uses the second volume.
+    """
+
+    identity = ('volumes_of', 'volume_swapped')
+    volumes_of: str
+    volume_swapped: tuple[str, str, bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumesRelease(ReleaseArguments):
+    """Arguments of the release of a server's volumes.
+
+    Attributes:
+        volumes_of: Uuid of the server, whose old attachments are deleted.
+        volumes_deleted: Ids of volumes that are deleted with them.
+        volumes_made: True if all volumes are deleted that were created for the server.
+    """
+
+    identity = ('volumes_of', 'volumes_deleted')
+    volumes_of: str
+    volumes_deleted: list[str]
+    volumes_made: bool = field(default=False, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotsRelease(ReleaseArguments):
+    """Arguments of the release of an image and of the volume snapshots made for it, unless the image is active.
+
+    ``snapshots_of`` is the id of the image.
+    """
+
+    snapshots_of: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotStatusRelease(ReleaseArguments):
+    """Arguments of the operation that reports a snapshot to the volume service.
+
+    ``snapshot_told`` has the id of the snapshot, its status, and its progress or None.
+    """
+
+    identity = ('snapshot_told',)
+    snapshot_told: tuple[str, str, str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorsRelease(ReleaseArguments):
+    """Arguments of the release of all accelerator requests that are bound to the uuid ``accelerators_of``."""
+
+    identity = ('accelerators_of',)
+    accelerators_of: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostRelease(ReleaseArguments):
+    """Arguments of a release by a host.
+
+    Attributes:
+        host: The host.
+        method: Name of the method of the host (``rpc.compute.Compute``).
+        kwargs: Arguments of the method, in serialized form.
+    """
+
+    identity = ('host', 'method')
+    host: str
+    method: str
+    kwargs: dict[str, Any]
+
+
+# The key by which a row of a release is recognised, and the class of its arguments.
+_BY_KEY: dict[str, type[ReleaseArguments]] = {
+    'consumer': ConsumerRelease,
+    'rotation': BackupsRelease,
+    'image_id': ImageRelease,
+    'accelerator_requests': AcceleratorRequestsRelease,
+    'ports_of': PortsRelease,
+    'resources_of': PortResourcesRelease,
+    'volume_swapped': SwapRelease,
+    'volumes_of': VolumesRelease,
+    'snapshots_of': SnapshotsRelease,
+    'snapshot_told': SnapshotStatusRelease,
+    'accelerators_of': AcceleratorsRelease,
+    'host': HostRelease,
+}
