@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -148,8 +147,8 @@ def test_one_that_was_changed_once_is_looked_at_again(cloud: Any, off: str) -> N
 # -- how long it waits ------------------------------------------------------------------------------------------------
 @pytest.fixture
 def hanging(cloud: Any) -> Any:
-    """Hosts of this set take a question and never answer; the list of who was asked how often."""
-    hosts, asked, ended = set(cloud.gpus), [], threading.Event()
+    """Hosts of this set take a question and never answer; the lists of who was asked how often, and who answered."""
+    hosts, asked, answered, ended = set(cloud.gpus), [], [], threading.Event()
 
     def on_message(kind: str, topic: str, host: str, method: str, args: Any, deliver: Any) -> Any:
         if method != 'describe_host':
@@ -157,10 +156,11 @@ def hanging(cloud: Any) -> Any:
         asked.append(host)
         if host in hosts:
             ended.wait(60)
+        answered.append(host)
         return deliver()
 
     cloud.on_message = on_message
-    yield hosts, asked
+    yield hosts, asked, answered
     ended.set()
 
 
@@ -170,13 +170,12 @@ def test_each_host_has_a_bound_of_its_own(cloud: Any, hanging: Any, monkeypatch:
     server = cloud.boot(cloud.flavor(vcpus=1, ram=512))
     with cloud.cell.write() as connection:
         connection.execute(SERVERS.update().where(SERVERS.c.uuid == server).values(vcpus=9))
-    hosts, asked = hanging
+    hosts, asked, answered = hanging
     hosts.discard('gpu2')
     monkeypatch.setattr(audit, 'AT_ONCE', 1)
-    monkeypatch.setattr(audit, 'PATIENCE', 0.3)
-    began = time.monotonic()
+    monkeypatch.setattr(audit, 'PATIENCE', 3.0)
     report, pauses = look(cloud)
-    assert time.monotonic() - began < 20
+    assert answered == ['gpu2', 'gpu2']
     assert report.silent == ['gpu1: it did not answer in time (30 s for a host, 120 s for all)']
     assert report.exit_code == 2
     assert (sorted(asked), pauses) == (['gpu1', 'gpu2', 'gpu2'], 1)
@@ -185,12 +184,11 @@ def test_each_host_has_a_bound_of_its_own(cloud: Any, hanging: Any, monkeypatch:
 
 def test_all_hosts_together_have_a_bound(cloud: Any, hanging: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit ends within its limit for all hosts and names each host that it had no time to ask."""
-    _, asked = hanging
+    _, asked, answered = hanging
     monkeypatch.setattr(audit, 'AT_ONCE', 1)
-    monkeypatch.setattr(audit, 'PATIENCE_WITH_ALL', 0.3)
-    began = time.monotonic()
+    monkeypatch.setattr(audit, 'PATIENCE_WITH_ALL', 5.0)
     report, _ = look(cloud)
-    assert time.monotonic() - began < 20
+    assert answered == []
     first, second = report.silent
     assert first == f'{asked[0]}: it did not answer in time ({audit.IN_TIME})' and len(asked) == 1
     assert second.endswith(f': the time limit was reached before it was asked ({audit.IN_TIME})')

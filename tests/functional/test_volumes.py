@@ -947,15 +947,16 @@ def test_an_image_of_volumes(storing: Storing, monkeypatch: pytest.MonkeyPatch) 
     cloud.settle()
     (made_of,) = storing.volumes(second)
     assert cinder.volumes[made_of]['snapshot_id'] in cinder.snapshots and made_of != volume
-    real, kept = cloud.images.activate, dict(cinder.snapshots)
+    real, kept, snapshots = cloud.images.activate, dict(cinder.snapshots), list[int]()
 
     def dies(*args: Any, **kwargs: Any) -> None:
+        snapshots.append(len(cinder.snapshots))
         raise errors.Unanswered(who='The image service', reason='broken')
 
     monkeypatch.setattr(cloud.images, 'activate', dies)
     monkeypatch.setattr('kilonova.api.services.snapshot.LATE', 0.2)
     assert cloud.request('POST', f'/servers/{server}/action', {'createImage': {'name': 'second'}}).status_int == 503
-    assert len(cinder.snapshots) == 2
+    assert snapshots == [2]
     monkeypatch.setattr(cloud.images, 'activate', real)
     cloud.settle()
     assert cinder.snapshots == kept and [record['name'] for record in cloud.images.made.values()] == ['image']
