@@ -36,20 +36,14 @@ from tools.cloud.layout import ROOT, Layout
 RESULTS = ROOT / 'build' / 'test'
 # If more tests of one run failed than this, none of them runs again: a busy machine is not the reason then.
 FEW = 12
-# Files, and folders with a slash at the end, whose failed tests may run once more, alone, each with the reason. Every
-# other failed test has failed.
+# Files whose failed tests may run once more, alone, each with the reason. Every other failed test has failed.
 _SERVICE_ON_SQLITE = (
     'Keystone, Neutron, Cinder or Cyborg here is one process with SQLite: beside other runs an answer can take longer '
     'than the 60 s for which its clients wait'
 )
 _NO_KVM = 'QEMU emulates the CPUs: beside other runs a guest needs minutes to boot or to be copied'
 _MANY_DAEMONS = 'ten and more daemons start at once: beside other runs some report only after a deadline of the test'
-_IN_PROCESS = (
-    'conductor, hosts and RPC are threads with real time (leases, heartbeats, repeated calls): beside other runs a '
-    'thread can stand still for seconds. test_a_host_cannot_undo_for_a_while[evacuate-after] fails in this way, '
-    'its cause is not found yet'
-)
-SECOND_CHANCE: Mapping[str, str] = {'tests/flows/': _IN_PROCESS, 'tests/functional/': _IN_PROCESS} | {
+SECOND_CHANCE: Mapping[str, str] = {
     f'tests/integration/test_{name}.py': reason
     for reason, names in {
         _SERVICE_ON_SQLITE: ('cinder', 'clients', 'cyborg', 'neutron'),
@@ -355,8 +349,7 @@ def second(run: Run) -> Run | None:
     failed = failed_tests(run)
     if not run.paths or not 0 < len(failed) <= FEW:
         return None
-    listed = tuple(path if path.endswith('/') else f'{path}::' for path in SECOND_CHANCE)
-    if not all(name.startswith(listed) for name in failed):
+    if not all(name.partition('::')[0] in SECOND_CHANCE for name in failed):
         return None
     return dataclasses.replace(run, name=f'{run.name}-again', command=(), paths=tuple(failed))
 

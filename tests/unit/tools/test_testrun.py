@@ -194,9 +194,11 @@ def test_few_failed_tests_run_again_alone(tmp_path, monkeypatch, failed, again):
     'failed',
     [
         ['tests/unit/test_faults.py::test_a'],
+        ['tests/flows/test_undos.py::test_a'],
+        ['tests/functional/test_boot_delete.py::test_a'],
         ['tests/integration/test_kill.py::test_a', 'tests/integration/test_broker.py::test_b'],
     ],
-    ids=['of another run', 'beside one of the list'],
+    ids=['of units', 'of flows', 'of functional tests', 'beside one of the list'],
 )
 def test_a_failed_test_of_a_file_without_a_reason_does_not_run_again(tmp_path, monkeypatch, failed):
     monkeypatch.setattr(testrun, 'RESULTS', tmp_path)
@@ -211,7 +213,7 @@ def test_each_file_with_a_second_chance_exists_and_is_run():
     every = [run for runs in [*testrun.PARTS.values(), *testrun.EXTRA.values()] for run in runs]
     for path in testrun.SECOND_CHANCE:
         assert (testrun.ROOT / path).exists()
-        assert any(path.rstrip('/') == own or path.startswith(f'{own}/') for run in every for own in run.paths), path
+        assert any(path == own or path.startswith(f'{own}/') for run in every for own in run.paths), path
 
 
 def test_what_passes_alone_has_passed_and_the_rest_has_failed():
