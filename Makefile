@@ -218,7 +218,7 @@ simulate: bootstrap-test ## the cloud under virtual time: SEED=17, or SEEDS=1-10
 		$(or $(SEEDS),1-100)) $(if $(HOURS),--hours $(HOURS)) $(if $(PLOT),--plot $(PLOT)) $(if $(LONG),--shape large --length 2000) --shrink
 
 .PHONY: house
-house: bootstrap-test ## figures of the code: lines, Any, circles, and what a boot, resize, stop, lock and show run through
+house: bootstrap-test ## figures of the code: lines, Any, circles, and what a boot, resize, revert, stop, lock and show run through
 	@$(VENV)/bin/python -m pytest -p no:hypothesispytest -q -s tests/house
 
 .PHONY: bench-scheduler

@@ -18,26 +18,26 @@ import coverage
 from tools.cloud.layout import ROOT
 
 PACKAGE = ROOT / 'kilonova'
-# Percent of the lines of each package, rounded down. A floor only rises. The first ones were measured with a part of
-# these runs: the twelfth of functional, and the unit tests of pci, objects, rpc, cmd, console, accel and clients and
-# some of virt.
+# Percent of the lines of each package that must run. A floor only rises. A new one is MARGIN below what a whole run of
+# make coverage reached, rounded down, because tests by chance run other lines each time.
 FLOORS = {
-    'accel': 83,
-    'api': 77,
-    'clients': 72,
-    'cmd': 91,
-    'compute': 84,
-    'conductor': 83,
+    'accel': 92,
+    'api': 96,
+    'clients': 94,
+    'cmd': 93,
+    'compute': 91,
+    'conductor': 90,
     'conf': 100,
-    'console': 38,
-    'db': 88,
+    'console': 84,
+    'db': 96,
     'objects': 97,
     'pci': 98,
     'rpc': 97,
-    'scheduler': 83,
-    'virt': 71,
+    'scheduler': 97,
+    'virt': 94,
 }
-# The floor of a package is raised when so many percent more are reached.
+MARGIN = 2
+# The floor of a package is raised when it can rise by so many percent.
 RISE = 2
 
 
@@ -84,11 +84,11 @@ def report(found: Mapping[str, Lines], floors: Mapping[str, int]) -> Iterator[tu
     for name in sorted({*found, *floors}):
         percent, floor = found.get(name, Lines(1)).percent, floors.get(name)
         if floor is None:
-            yield False, f'{name}: {percent:.1f} %, and no floor: FLOORS needs {int(percent)}'
+            yield False, f'{name}: {percent:.1f} %, and no floor: FLOORS needs {int(percent - MARGIN)}'
         elif percent < floor:
             yield False, f'{name}: {percent:.1f} %, below its floor of {floor} %'
-        elif percent >= floor + RISE:
-            yield True, f'{name}: {percent:.1f} %; its floor of {floor} % can rise to {int(percent)} %'
+        elif percent >= floor + MARGIN + RISE:
+            yield True, f'{name}: {percent:.1f} %; its floor of {floor} % can rise to {int(percent - MARGIN)} %'
         else:
             yield True, f'{name}: {percent:.1f} %, floor {floor} %'
 

@@ -306,9 +306,7 @@ def resume(ctxt: RequestContext, host: ComputeHost, instance: objects.Instance) 
     start created is then removed again.
     """
     LOG.info('Rebooting instance after host boot, with the devices it had', instance_uuid=instance.uuid)
-    devices = _devices(host, instance)
-    host.check_devices(instance, devices)
-    devices = devices + host.accelerators_of(instance)
+    devices = host.devices_of(instance, _devices(host, instance))
     # A rescued server is started in rescue mode again, because its own disk is to be repaired.
     rescued = instance.vm_state == VmState.RESCUED
     start = host.driver.rescues.restart if rescued else host.driver.power.power_on

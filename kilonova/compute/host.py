@@ -199,11 +199,10 @@ class ComputeHost:
         timeout = int(asked) if asked and str(asked).isdigit() else self.conf.shutdown_timeout
         return timeout, self.conf.compute.shutdown_retry_interval
 
-    def check_devices(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
-        """Check that a guest gets as many devices as its flavor asks for, and that all are still on the host.
+    def check_number(self, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
+        """Check that a guest gets as many PCI devices as its flavor asks for. Raises KilonovaError if it does not.
 
-        The check is made before anything is changed. Raises KilonovaError if the number of devices is wrong, and the
-        errors of ``check_present``.
+        Called together with ``check_present``, before anything is changed.
         """
         requests = instance.pci_requests if 'pci_requests' in instance else None
         wanted = sum(request.count for request in self.tracker.host_devices.asked(requests))
@@ -211,7 +210,6 @@ class ComputeHost:
             raise errors.KilonovaError(
                 f'Instance {instance.uuid} asks for {wanted} PCI devices and holds {units(devices)} on this host.'
             )
-        self.check_present(instance, devices)
 
     def check_claimed(self, ctxt: RequestContext, instance: objects.Instance, devices: list[objects.PciDevice]) -> None:
         """Check devices that were just claimed, before they are given to a guest.
@@ -222,14 +220,18 @@ class ComputeHost:
         if devices:
             self.before_use(ctxt, devices)
 
-    def devices_of(self, instance: objects.Instance) -> list[objects.PciDevice]:
+    def devices_of(
+        self, instance: objects.Instance, devices: list[objects.PciDevice] | None = None
+    ) -> list[objects.PciDevice]:
         """Return the PCI devices and accelerators that the guest of a server of this host gets.
 
-        Raises an error if a device that the flavor asks for is missing, so that the guest is not started
-        (``check_devices``).
+        ``devices`` are the PCI devices, or None for those that the tracker has for the server. Raises the errors of
+        ``check_number`` and ``check_present`` if a device that the flavor asks for is missing, so that the guest is not
+        started.
         """
-        devices = self.tracker.devices(instance.uuid)
-        self.check_devices(instance, devices)
+        devices = self.tracker.devices(instance.uuid) if devices is None else devices
+        self.check_number(instance, devices)
+        self.check_present(instance, devices)
         return devices + self.accelerators_of(instance)
 
     def accelerators_of(self, instance: objects.Instance) -> list[objects.PciDevice]:

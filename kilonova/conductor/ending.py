@@ -10,6 +10,7 @@ A flow that needs other statements, or another order of statements, passes a fun
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,14 +66,7 @@ class Ending:
 
         Returns whether the server's state was changed. Raises the errors of ``Work.end`` and of ``write``.
         """
-        moved = False
-
-        def write(conn: engine.Connection) -> None:
-            nonlocal moved
-            moved = self.write(conn, work)
-
-        work.end(write)
-        return moved
+        return bool(work.end(functools.partial(self.write, work=work)))
 
     def write(self, conn: engine.Connection, work: Work[Any]) -> bool:
         """Write the changes in the transaction of ``conn``, and return whether the server's state was changed.
@@ -93,16 +87,13 @@ class Ending:
             migrations.update(conn, work.arguments(MigrationArguments).migration_uuid, {'status': self.migration})
         if self.operations:
             operations.insert(conn, self.operations)
-        self._write_action(conn, work)
+        if self.once:
+            for event in self.events:
+                instances.add_event_once(conn, uuid, work.request_id, event)
+        else:
+            instances.add_events(conn, uuid, work.request_id, self.events)
+        if self.finish:
+            instances.finish_action(conn, uuid, work.request_id, 'Error' if self.failed else None)
         if self.after is not None:
             self.after(conn)
         return moved
-
-    def _write_action(self, conn: engine.Connection, work: Work[Any]) -> None:
-        if self.once:
-            for event in self.events:
-                instances.add_event_once(conn, work.instance_uuid, work.request_id, event)
-        else:
-            instances.add_events(conn, work.instance_uuid, work.request_id, self.events)
-        if self.finish:
-            instances.finish_action(conn, work.instance_uuid, work.request_id, 'Error' if self.failed else None)

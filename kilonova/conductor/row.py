@@ -146,6 +146,7 @@ class SelectOutputs(Outputs):
 
 
 OutputsT = TypeVar('OutputsT', bound=Outputs)
+ResultT = TypeVar('ResultT')
 SelectOutputsT = TypeVar('SelectOutputsT', bound=SelectOutputs)
 
 
@@ -178,6 +179,8 @@ class LeasedOperation(Generic[OutputsT]):
         # True if the row in the database was compared with this object after the last message to another process.
         self._compared = True
         self._ended = False
+        # Result of the function that wrote the end. If the reply to the COMMIT is lost, the second try has no other.
+        self._written: Any = None
 
     def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:
         """Return the arguments of the operation, as an object of the class ``cls``.
@@ -346,11 +349,12 @@ class LeasedOperation(Generic[OutputsT]):
         """Remember that the host ended the operation: it saved the server's new state and deleted the operation row."""
         self._ended = True
 
-    def end(self, write: Callable[[engine.Connection], object] | None = None) -> None:
+    def end(self, write: Callable[[engine.Connection], ResultT] | None = None) -> ResultT | None:
         """Delete the operation row, and call ``write(conn)`` in the same transaction to write the server's new state.
 
-        If a delete of the server waits for the end of this failed or cancelled operation, the delete is started. Raises
-        LeaseLost if this process doesn't own the row any more, and Cancelled if the operation was cancelled.
+        If a delete of the server waits for the end of this failed or cancelled operation, the delete is started.
+        Returns what ``write`` returned. Raises LeaseLost if this process doesn't own the row any more, and Cancelled if
+        the operation was cancelled.
         """
         with engine.silence():
             ours, waiting = self._end(write)
@@ -359,6 +363,8 @@ class LeasedOperation(Generic[OutputsT]):
         self._ended = True
         if waiting:
             self.env.runner.wake(self.db, [waiting], urgent=True)
+        found: ResultT | None = self._written
+        return found
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
@@ -369,5 +375,5 @@ class LeasedOperation(Generic[OutputsT]):
                 # The transaction may be a repetition: a first try may have deleted the row without getting the reply.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
-                write(conn)
+                self._written = write(conn)
             return True, operations.promote(conn, self.instance_uuid) if unwinding else None

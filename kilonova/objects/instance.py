@@ -182,7 +182,8 @@ class Instance(PersistentObject, KilonovaObject):
             ctxt: the context of the object.
             row: the columns of ``instances``.
             extra: the JSON texts of the columns of ``instance_extra`` that were read. Fields of other columns stay
-                unset.
+                unset. It may also have the text of the info cache (key ``network_info``) and the rows of the volumes
+                (key ``volumes``).
             flavor: the server's flavor, if ``extra`` has no column with the flavor.
             metadata: the server's metadata.
             system_metadata: the server's system metadata.
@@ -202,34 +203,17 @@ class Instance(PersistentObject, KilonovaObject):
         if flavor is not None:
             self.load((('flavor', flavor), ('old_flavor', None), ('new_flavor', None)))
         if extra:
-            self.load_extra(extra, lenient=lenient)
+            self.load(instance_columns.read(ctxt, self.uuid, extra, lenient=lenient).items())
+            if lenient and extra.get('flavor') and 'flavor' not in self:
+                sizes = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb')
+                own = {name: getattr(self, name) for name in sizes if name in self}
+                of_row = Flavor(ctxt, id=self.instance_type_id, flavorid='', name='', swap=0, extra_specs={}, **own)
+                self.load((('flavor', of_row),))
         given = {'metadata': metadata, 'system_metadata': system_metadata}
         self.load((name, value) for name, value in given.items() if value is not None)
         if pci_devices is not None:
             self.load((('pci_devices', self._own_devices(pci_devices)),))
         return self
-
-    def load_extra(self, extra: Mapping[str, Any], *, lenient: bool = False) -> None:
-        """Set the fields that are stored in columns of ``instance_extra``, in the info cache and in the volumes' rows.
-
-        ``extra`` is {column: JSON text}. It may also have the text of the info cache (key ``network_info``) and the
-        rows of the volumes (key ``volumes``). Raises ServerUnreadable for a text that cannot be read. If ``lenient`` is
-        True, such a text is only logged and left out.
-        """
-        self.load(instance_columns.read(self._context, self.uuid, extra, lenient=lenient).items())
-        if lenient and extra.get('flavor') and 'flavor' not in self:
-            sizes = ('memory_mb', 'vcpus', 'root_gb', 'ephemeral_gb')
-            own = {name: getattr(self, name) for name in sizes if name in self}
-            self.load(
-                (
-                    (
-                        'flavor',
-                        Flavor(
-                            self._context, id=self.instance_type_id, flavorid='', name='', swap=0, extra_specs={}, **own
-                        ),
-                    ),
-                )
-            )
 
     def _own_devices(self, rows: list[dict[str, Any]]) -> PciDeviceList:
         if 'pci_requests' in self and self.pci_requests is not None:

@@ -9,7 +9,7 @@ The functions expect that a text may be damaged, for example by a restore of the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from oslo_log import log as logging
@@ -46,11 +46,18 @@ def read(ctxt: RequestContext | None, uuid: str, extra: Mapping[str, Any], *, le
     """
     values: dict[str, Any] = {}
     for name, value in extra.items():
-        reader = _READERS.get(name)
-        if reader is None:
-            continue
         try:
-            values.update(reader(ctxt, uuid, name, value))
+            match name:
+                case 'flavor' if value:
+                    values.update(_flavors(ctxt, value))
+                case 'pci_requests':
+                    values[name] = InstancePCIRequests.from_list(json.loads(value), uuid, ctxt) if value else None
+                case 'network_info' if value:
+                    values['info_cache'] = InstanceInfoCache(ctxt, instance_uuid=uuid, network_info=value)
+                case 'volumes' if value:
+                    values['block_devices'] = BlockDeviceMappingList.of_server(ctxt, uuid, value)
+                case _ if name in ENVELOPES:
+                    values[name] = KilonovaObject.from_json(value, ctxt)
         except BROKEN as error:
             problem = errors.ServerUnreadable(uuid=uuid, column=name, reason=f'{type(error).__name__}: {error}')
             if not lenient:
@@ -67,9 +74,7 @@ def check(uuid: str, texts: Mapping[str, Any]) -> None:
     read(None, uuid, texts)
 
 
-def _flavors(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
-    if not text:
-        return {}
+def _flavors(ctxt: RequestContext | None, text: str) -> dict[str, Any]:
     stored = json.loads(text)
     found: dict[str, Any] = {}
     for field, key in FLAVOR_FIELDS.items():
@@ -80,29 +85,6 @@ def _flavors(ctxt: RequestContext | None, uuid: str, name: str, text: str | None
     return found
 
 
-def _pci_requests(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
-    return {name: InstancePCIRequests.from_list(json.loads(text), uuid, ctxt) if text else None}
-
-
-def _envelope(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
-    return {name: KilonovaObject.from_json(text, ctxt)}
-
-
-def _networks(ctxt: RequestContext | None, uuid: str, name: str, text: str | None) -> dict[str, Any]:
-    return {'info_cache': InstanceInfoCache(ctxt, instance_uuid=uuid, network_info=text)} if text else {}
-
-
-def _volumes(ctxt: RequestContext | None, uuid: str, name: str, rows: Any) -> dict[str, Any]:
-    return {'block_devices': BlockDeviceMappingList.of_server(ctxt, uuid, rows)} if rows else {}
-
-
-_READERS: Mapping[str, Callable[[RequestContext | None, str, str, Any], dict[str, Any]]] = {
-    'flavor': _flavors,
-    'pci_requests': _pci_requests,
-    **dict.fromkeys(ENVELOPES, _envelope),
-    'network_info': _networks,
-    'volumes': _volumes,
-}
 # {column: {field: value to set if the column cannot be read}}.
 # For a column that is not listed, the field of the same name is set to None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {

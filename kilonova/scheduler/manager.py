@@ -13,7 +13,7 @@ import json
 import random
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -298,7 +298,8 @@ class _Request:
 
         Return None if no plan was found. The caller must then query Placement for candidates.
         """
-        plan = self._choose(offers, uuids, claims)
+        with self._selection(offers, claims) as select:
+            plan = select.plan(uuids)
         if plan is None:
             claims.give_back()
             self._start_over(uuids)
@@ -316,22 +317,8 @@ class _Request:
     def _look_at_group(self, uuids: list[str]) -> None:
         groups.prepare(self._spec, uuids, self._snapshot, self._filters, self._weighers)
 
-    def _choose(self, offers: Offers, uuids: Sequence[str], claims: Claims | None) -> SelectionPlan | None:
-        """Return a plan with a claim for each server, or None if there are not enough hosts.
-
-        If the result is None, the caller must release the claims that were already written.
-        """
-        select = Select(self._snapshot, self._spec, self._filters, self._weighers, self._settings, offers, claims)
-        kept: Collection[str] = ()
-        # Without claims, reservations are only temporary. The lock hides them from other threads during the choice.
-        with self._snapshot.table.lock if claims is None else nullcontext():
-            try:
-                plan = select.plan(uuids)
-                if plan is not None and claims is not None:
-                    kept = claims.confirm(uuids)
-                return plan
-            finally:
-                select.forget(keep=kept)
+    def _selection(self, offers: Offers, claims: Claims | None) -> Select:
+        return Select(self._snapshot, self._spec, self._filters, self._weighers, self._settings, offers, claims)
 
     def _by_candidates(
         self, query: queries.CandidateQuery, uuids: list[str], claims: Claims | None, tries: int = 1
@@ -341,7 +328,8 @@ class _Request:
             claims.fallback = fallback
         offers = PlacementCandidates(self._snapshot, self._spec, answer)
         silent = self._snapshot.cells.silent
-        plan = self._choose(offers, uuids, claims)
+        with self._selection(offers, claims) as select:
+            plan = select.plan(uuids)
         if plan is not None:
             if claims is not None and fallback is None:
                 self._answers.keep(answer)
@@ -457,7 +445,8 @@ class _Request:
         """
         self._snapshot.refresh()
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
-        plan = self._choose(CurrentHost(self._snapshot), [uuid], None)
+        with self._selection(CurrentHost(self._snapshot), None) as select:
+            plan = select.plan([uuid])
         if plan is None:
             raise errors.NoValidHost(reason=NOT_ENOUGH)
         return plan

@@ -1,12 +1,12 @@
 """Choose a host for each server of a request: filter and weigh all hosts at once, and claim the best one.
 
-    select = Select(snapshot, spec, filters, weighers, settings, offers, claims)
-    plan = select.plan(uuids)               # None: not enough hosts; the caller must release the claims that were made
-    select.forget(keep=kept)                # remove the reservations for all other servers
+    with Select(snapshot, spec, filters, weighers, settings, offers, claims) as select:
+        plan = select.plan(uuids)           # None: not enough hosts; the caller must release the claims that were made
 
 ``offers`` provides the hosts, and the allocation of a server on each of them: ``local_candidates.LocalCandidates``,
 ``candidates.PlacementCandidates`` or ``candidates.CurrentHost``. If a claim is refused, the next host is tried. Before
-the claim, the host gets a reservation in the host table, so that other threads see its resources as used.
+the claim, the host gets a reservation in the host table, so that other threads see its resources as used. When the
+``with`` block ends, the reservations of servers without a confirmed claim are removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,8 +118,10 @@ class Offers(Protocol):
 class Select:
     """One choice of hosts for the servers of a request.
 
-    If ``claims`` is None, nothing is claimed, and the caller must hold the host table's lock during the whole choice.
-    If ``building`` is True, chosen servers count as builds under way on their hosts.
+    It is a context manager, which removes its reservations in the host table at the end, except those of servers with a
+    confirmed claim. If ``claims`` is None, nothing is claimed, and the host table's lock is held in the ``with`` block,
+    because all reservations are temporary and other threads must not see them. If ``building`` is True, chosen servers
+    count as builds under way on their hosts.
     """
 
     def __init__(
@@ -149,10 +151,31 @@ class Select:
         self._refused: set[int] = set()
         # Indexes of the hosts of the last choice, best first.
         self._order: list[int] = []
+        # Servers with a reservation of this choice, and servers whose claims are confirmed.
         self._made: list[str] = []
+        self._kept: Collection[str] = ()
+
+    def __enter__(self) -> Self:
+        if self._claims is None:
+            self._table.lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            with self._table.lock:
+                for uuid in self._made:
+                    if uuid not in self._kept:
+                        self._table.reservations.give_back(uuid)
+        finally:
+            if self._claims is None:
+                self._table.lock.release()
 
     def plan(self, uuids: Sequence[str]) -> SelectionPlan | None:
-        """Return a plan with a choice for each server, or None if there are not enough hosts."""
+        """Return a plan with a choice for each server, or None if there are not enough hosts.
+
+        The claims of a plan are confirmed, which raises the errors of ``Claims.confirm``. If the result is None, the
+        caller must release the claims that were already written.
+        """
         chosen: list[tuple[int | None, Candidate]] = []
         for index, uuid in enumerate(uuids):
             found = self._one(uuid, index)
@@ -167,28 +190,20 @@ class Select:
             chosen.append(found)
             self._remember(uuid, found[1].host)
         choices = [choice for _, choice in chosen]
-        if not self._settings.alternates:
-            return SelectionPlan(choices, [[] for _ in choices])
-        with self._table.lock:
-            # With only one server, the weights of the other hosts have not changed, so the order is used again.
-            if len(uuids) > 1:
-                self._order = self._best(self._filter(len(uuids)))
-            taken = {host_index for host_index, _ in chosen}
-            return SelectionPlan(
-                choices,
-                [
+        others: list[list[Candidate]] = [[] for _ in choices]
+        if self._settings.alternates:
+            with self._table.lock:
+                # With only one server, the weights of the other hosts have not changed, so the order is used again.
+                if len(uuids) > 1:
+                    self._order = self._best(self._filter(len(uuids)))
+                taken = {host_index for host_index, _ in chosen}
+                others = [
                     list(itertools.islice(self._alternates(choice, taken), self._settings.alternates))
                     for choice in choices
-                ],
-            )
-
-    def forget(self, keep: Collection[str] = ()) -> None:
-        """Remove the reservations of the servers for which hosts were chosen, except the servers in ``keep``."""
-        with self._table.lock:
-            for uuid in self._made:
-                if uuid not in keep:
-                    self._table.reservations.give_back(uuid)
-            self._made = [uuid for uuid in self._made if uuid in keep]
+                ]
+        if self._claims is not None:
+            self._kept = self._claims.confirm(uuids)
+        return SelectionPlan(choices, others)
 
     # -- choice for one server -----------------------------------------------------------------------------------------
     def _one(self, uuid: str, index: int) -> tuple[int | None, Candidate] | None:

@@ -87,7 +87,7 @@ ERRORS: dict[Cause, tuple[tuple[Callable[[], Exception], str], ...]] = {
         (lambda: RuntimeError('a bug'), 'RuntimeError'),
         (lambda: errors.KilonovaError('odd'), 'odd'),
         (lambda: HypervisorUnavailable(host='h', reason='mute'), 'mute'),
-        (lambda: errors.NoRoom(what='a disk', need=2, free=1), 'room'),
+        (lambda: errors.NoRoom(what='a disk', need=2, free=1), 'disk space'),
         (lambda: CommandFailed(command='qemu-img', reason='broken'), 'broken'),
         (lambda: InterfaceFailed(port='p', host='h', reason='no switch'), 'no switch'),
         (lambda: VolumeFailed(host='h', act='connect', volume='v', reason='no path'), 'no path'),

@@ -42,8 +42,8 @@ def test_operations(tracer: Tracer, make_cloud: Callable[..., Cloud]) -> None:
     cloud = make_cloud(periodic_enable=False, report_interval=3600, service_down_time=36000)
     one, two = cloud.flavor(gpus=1), cloud.flavor(gpus=2)
 
-    def resize(server: str) -> None:
-        cloud.action(server, 'resize', {'flavorRef': two})
+    def resize(server: str, flavor: str = two) -> None:
+        cloud.action(server, 'resize', {'flavorRef': flavor})
 
     acts: dict[str, Callable[[str], Any]] = {
         'boot': lambda _: cloud.boot(one),
@@ -54,11 +54,15 @@ def test_operations(tracer: Tracer, make_cloud: Callable[..., Cloud]) -> None:
         'start': lambda server: cloud.action(server, 'os-start'),
         'resize': resize,
         'confirm': lambda server: cloud.action(server, 'confirmResize'),
+        'revert': lambda server: cloud.action(server, 'revertResize'),
     }
     first, second = cloud.boot(one), cloud.boot(one)
     print(f'\n{"":<10}{"files":>8}{"functions":>12}{"deepest":>10}')
     found: dict[str, Found] = {}
     for name, act in acts.items():
+        if name == 'revert':
+            resize(first, one)
+            resize(second, one)
         act(first)
         with tracer.record() as found[name]:
             act(second)

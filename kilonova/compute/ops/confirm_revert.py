@@ -109,8 +109,8 @@ def finish_revert_resize(op: HostTask, migration: objects.Migration) -> Reply:
 
 def _check_devices(op: HostTask, devices: list[objects.PciDevice], accelerators: list[objects.PciDevice]) -> None:
     """Raise HostRejected or KilonovaError if this host can't give the server the devices that it held here."""
-    op.host.check_devices(op.instance, devices)
-    op.host.check_present(op.instance, accelerators)
+    op.host.check_number(op.instance, devices)
+    op.host.check_present(op.instance, devices + accelerators)
 
 
 def _old_devices(

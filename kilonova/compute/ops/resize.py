@@ -167,9 +167,8 @@ def _put_back(
         must_run_after_move(instance),
     )
     try:
-        op.host.check_devices(instance, devices)
         # The server's metadata still names the accelerators of this host, because the move has not ended.
-        devices = devices + op.host.accelerators_of(instance)
+        devices = op.host.devices_of(instance, devices)
     except (errors.DevicesMissing, errors.DevicesFailed) as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
         power_on = False
@@ -232,10 +231,9 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
     with op.exclusive(), op.undoing('finish_resize'):
         extra = _become_new(op, migration, order.request_spec)
         devices = host.tracker.devices(instance.uuid, side)
-        host.check_devices(instance, devices)
-        accelerators = host.accelerators.devices(instance.flavor, migration.uuid)
-        host.check_present(instance, accelerators)
-        devices = devices + accelerators
+        host.check_number(instance, devices)
+        devices = devices + host.accelerators.devices(instance.flavor, migration.uuid)
+        host.check_present(instance, devices)
         op.notify('instance.resize_finish.start', moved='resize.finishing')
         op.undo(_told_failed, op)
         op.undo(host.driver.moves.cleanup_move_dest, instance, move.same_host(migration))

@@ -693,11 +693,10 @@ def _end_in_cell(work: BootWork) -> str | None:
 
     A server that is being deleted keeps its state. Returns the server's vm state, or None if the server is gone.
     """
-    state: str | None = states.VmState.ERROR.value
 
-    def end(conn: engine.Connection) -> None:
-        nonlocal state
+    def end(conn: engine.Connection) -> str | None:
         uuid = work.instance_uuid
+        state: str | None = states.VmState.ERROR.value
         if instances.transition(conn, uuid, 'build.failed', {'host': None, 'node': None, 'compute_id': None}):
             instances.add_fault(conn, uuid, work.fault())
             # The event of the action gets the whole reason, because the message of a fault may be cut off.
@@ -710,9 +709,9 @@ def _end_in_cell(work: BootWork) -> str | None:
             info_caches.write(conn, uuid, [])
         if volumes.wanted(work.arguments(BootArguments).bdms):
             volume_rows.remove_all(conn, uuid)
+        return state
 
-    work.end(end)
-    return state
+    return work.end(end)
 
 
 FLOW = Boot()

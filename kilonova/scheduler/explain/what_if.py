@@ -11,6 +11,7 @@ the remaining amounts allow it.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -145,21 +146,16 @@ def capacity(
 def _fits_on(
     filters: list[Any], spec: RequestSpec, host_index: int, offers: PlacementCandidates, snapshot: HostSnapshot
 ) -> int:
-    """Return how many servers one host takes, one after the other. The caller must hold the host table's lock."""
-    selects: list[Select] = []
-    try:
+    """Return how many servers one host takes, one after the other."""
+    with contextlib.ExitStack() as stack:
         for number in range(MOST):
             # Each server is requested after the previous one was built, so none counts as a build under way.
-            selects.append(
-                Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
-            )
-            plan = selects[-1].plan([uuidutils.generate_uuid()])
+            # The reservations for the previous servers stay until the end.
+            choice = Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
+            plan = stack.enter_context(choice).plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:
                 return number
-        return MOST
-    finally:
-        for one in selects:
-            one.forget()
+    return MOST
 
 
 def _count_devices(spec: RequestSpec, host: HostState, free: dict[tuple[str, str], Counter[str]]) -> None:

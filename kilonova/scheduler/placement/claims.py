@@ -1,8 +1,8 @@
 """Write the chosen hosts into Placement as allocations ("claims"), and release claims that are not needed.
 
     claims = Claims(client, query, asker, project_id=…, user_id=…, host_of=…)
-    plan = Select(…, claims).plan(uuids)
-    kept = claims.confirm(uuids)            # servers whose operations still need a host; raises Cancelled if none does
+    with Select(…, claims) as select:
+        plan = select.plan(uuids)           # ends with claims.confirm(uuids), which raises Cancelled if no server waits
 
 If a server already has an allocation, an earlier scheduling call has written it, and the answer of that call was lost.
 Placement then answers 409 to the claim, and the existing allocation is used (operations.md, rule 9). It is written

@@ -19,6 +19,9 @@ import pytest
 
 from kilonova import conf as kilonova_conf
 from kilonova import errors, objects
+from kilonova.api.routes import ROUTES
+from kilonova.compute.ops import power
+from kilonova.conductor.flows import FLOWS
 from kilonova.context import RequestContext
 from kilonova.objects import base, notifications
 from kilonova.objects.notifications import instance as server_payloads
@@ -355,6 +358,78 @@ def test_the_table_declares_what_is_emitted_and_nothing_else():
     assert undeclared == []
     unused = [event for event in notify.NOTIFICATIONS if not any(one.match(event) for one in patterns.values())]
     assert unused == []
+
+
+# Word in the events of an operation or API action, where it isn't the operation's kind or the action's name.
+TOLD_AS = {
+    **{verb: word for verb, word in power.TOLD_AS.items() if word is not None},
+    'attach_interface': 'interface_attach',
+    'attach_volume': 'volume_attach',
+    'backup': 'snapshot',
+    'boot': 'create',
+    'confirm': 'resize_confirm',
+    'confirm_resize': 'resize_confirm',
+    'create_backup': 'snapshot',
+    'create_image': 'snapshot',
+    'detach_interface': 'interface_detach',
+    'detach_volume': 'volume_detach',
+    'force_delete': 'delete',
+    'live_migrate': 'live_migration_post',
+    'migrate': 'resize',
+    'migrate_live': 'live_migration_post',
+    'reimage': 'rebuild',
+    'reset_state': 'update',
+    'revert': 'resize_revert',
+    'revert_resize': 'resize_revert',
+    'swap_volume': 'volume_swap',
+    'unshelve_start': 'unshelve',
+}
+# Operations and API actions without events of their own, and why. Nova has none for them, either.
+UNTOLD = {
+    'add_fixed_ip': 'changes a port of the network service, which sends its own notifications',
+    'add_floating_ip': 'changes a floating address of the network service',
+    'add_security_group': 'changes ports of the network service',
+    'change_password': 'the guest changes the password of its administrator, the server stays as it is',
+    'get_console_output': 'reads',
+    'get_serial_console': 'makes a token for a console',
+    'get_spiceconsole': 'makes a token for a console',
+    'get_vncconsole': 'makes a token for a console',
+    'host_removal': 'deletes rows of a host that is gone, no server',
+    'inject_network_info': 'reads the ports of the server again',
+    'mirror': 'writes aggregates to Placement',
+    'network_changed': 'reads the ports of the server again',
+    'release': 'releases what a server held that is gone or has moved',
+    'remove_fixed_ip': 'changes a port of the network service, which sends its own notifications',
+    'remove_floating_ip': 'changes a floating address of the network service',
+    'remove_security_group': 'changes ports of the network service',
+    'resume_on_host_boot': 'the host starts a guest again that ran before',
+    'set_admin_password': 'the guest changes the password of its administrator, the server stays as it is',
+    'volume_extended': 'the guest sees the new size of a volume, which the volume service notifies',
+    'volume_snapshot_create': 'a snapshot of the volume service, which sends its own notifications',
+    'volume_snapshot_delete': 'a snapshot of the volume service, which sends its own notifications',
+}
+
+
+def changes() -> set[str]:
+    """Return the kinds of operations and the API actions of servers: 'reboot', 'confirm_resize' …"""
+    actions = {
+        re.sub('([A-Z]+)', r'_\1', str(route.action).removeprefix('os-')).lower()
+        for route in ROUTES
+        if route.path == '/servers/{server_id}/action' and route.status < 400
+    }
+    return set(FLOWS) | actions
+
+
+@pytest.mark.parametrize('change', sorted(changes()))
+def test_an_operation_or_an_action_has_notifications_or_a_reason_to_have_none(change):
+    """Each kind of operation has the events start and end, or a single event, unless UNTOLD says why it has none."""
+    event = f'instance.{TOLD_AS.get(change, change)}'
+    is_told = event in notify.NOTIFICATIONS or {f'{event}.start', f'{event}.end'} <= notify.NOTIFICATIONS.keys()
+    assert is_told != (change in UNTOLD)
+
+
+def test_the_lists_of_changes_name_only_what_is_there():
+    assert (TOLD_AS.keys() | UNTOLD.keys()) - changes() == set()
 
 
 def test_every_payload_class_is_published():

@@ -28,10 +28,12 @@ GROUP = f'{uuid("request 0")}-0'
 
 
 class Claims:
-    """``claim`` decides; ``held``: what an earlier select claimed."""
+    """``claim`` decides; ``held``: what an earlier select claimed; ``confirm``: the servers that still need a host."""
 
-    def __init__(self, claim=lambda server, host, request: Candidate(host, request), held=lambda server: None):
-        self.claim, self.existing = claim, held
+    def __init__(
+        self, claim=lambda server, host, request: Candidate(host, request), held=lambda server: None, confirm=set
+    ):
+        self.claim, self.existing, self.confirm = claim, held, confirm
 
 
 def run(request, hosts, count=1, *, filters=(), weighers=(), settings=None, room=None, view=None, claims=None, **how):
@@ -137,6 +139,45 @@ def test_what_is_being_claimed_is_waited_for(monkeypatch):
     plan = Select(view, request, (), (), SelectSettings(), offers, Claims(claimed)).plan([uuid('another')])
     first.join()
     assert (hosts_of(plan), order) == (['a'], ['refused', 'claimed'])
+
+
+def test_only_confirmed_claims_keep_their_reservations():
+    """If one of two servers no longer needs a host, its reservation is removed at the end of the ``with`` block."""
+    view, request, (stays, leaves) = View(host('a')), spec(), (uuid('stays'), uuid('leaves'))
+
+    def reserved():
+        return set(view.table.reservations.on(view.table.places.of(uuid('a'))))
+
+    claims = Claims(confirm=lambda uuids: {stays})
+    offers = PlacementCandidates(view, request, view.answer())
+    with Select(view, request, (), (), SelectSettings(), offers, claims) as select:
+        assert hosts_of(select.plan([stays, leaves])) == ['a', 'a']
+        assert reserved() == {stays, leaves}
+    assert reserved() == {stays}
+
+
+def test_a_choice_without_claims_hides_its_reservations_from_other_threads():
+    """Without claims, the host table's lock is held in the ``with`` block, and no reservation stays after it."""
+    view, request = View(host('a')), spec()
+
+    def is_locked():
+        """Whether another thread gets the lock."""
+        got = []
+
+        def take():
+            got.append(view.table.lock.acquire(blocking=False))
+            if got[0]:
+                view.table.lock.release()
+
+        other = threading.Thread(target=take)
+        other.start()
+        other.join()
+        return got == [False]
+
+    with Select(view, request, (), (), SelectSettings(), PlacementCandidates(view, request, view.answer())) as select:
+        assert hosts_of(select.plan([uuid('server')])) == ['a']
+        assert is_locked() and view.table.reservations.on(view.table.places.of(uuid('a')))
+    assert not is_locked() and not view.table.reservations.on(view.table.places.of(uuid('a')))
 
 
 def test_the_next_server_sees_what_the_first_took():

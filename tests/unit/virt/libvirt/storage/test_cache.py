@@ -230,6 +230,6 @@ def test_a_name_that_a_guest_wrote_is_not_read_without_end(tmp_path: Path) -> No
     """A raw disk that looks like a qcow2 whose backing file's name is 4 GiB long."""
     path = tmp_path / 'disk'
     path.write_bytes(struct.pack('>4sIQIIQ', b'QFI\xfb', 3, 32, 0xFFFFFFFF, 16, 1 << 30) + b'n' * 5000)
-    assert len(disk.reads_from(str(path)) or '') < 1100
+    assert 0 < len(Path(disk.reads_from(str(path)) or '').name) < 1100
     path.write_bytes(b'a disk')
     assert disk.reads_from(str(path)) is None
