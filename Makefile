@@ -22,7 +22,8 @@ REAL := $(filter-out test,$(GUESTS))
 WITH_CYBORG := $(filter-out 0,$(CYBORG))
 WITH_NETWORK := $(filter-out 0,$(NETWORK))
 WITH_VOLUME := $(filter-out 0,$(VOLUME))
-TESTS := $(PYTHON) -m tools.testrun
+# The share of tests that runs, and their order: drawn by chance and printed, if SEED isn't given.
+TESTS := $(if $(SEED),KILONOVA_TEST_SEED=$(SEED)) $(PYTHON) -m tools.testrun
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

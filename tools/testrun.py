@@ -6,6 +6,9 @@
 The last line is ``N passed, N failed`` (and ``, N skipped`` where some were). The exit code is 0 only if nothing
 failed and every run found tests. Failed tests that ``SECOND_CHANCE`` covers run once more, alone, after the other
 runs. Those that pass then are named above the last line.
+Some runs have a share of their tests (``KILONOVA_TEST_SHARE``, tests/fixtures/shares.py). ``KILONOVA_TEST_SEED``, an
+integer, decides which tests are in a share, and in which order all tests run. If it is not set, the seed is drawn by
+chance. It is printed first and at the end.
 A check that counts no tests (ruff, mypy …) adds 1 to the failed when it fails.
 SIGTERM and SIGINT end all runs with what they started; the exit code is then 128 and the signal's number.
 """
@@ -17,6 +20,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -28,7 +32,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 from tools.cloud.layout import ROOT, Layout
@@ -146,7 +150,7 @@ PASSTHROUGH = Run('vfio', command=('-s',), paths=('tests/vfio',), waits=True, mi
 MODELLED = {'KILONOVA_TEST_PLACEMENT': 'model'}
 # Each about half of the unit tests.
 UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
-T = TypeVar('T')
+SEED = 'KILONOVA_TEST_SEED'
 
 
 def functional(
@@ -169,11 +173,6 @@ def functional(
             **(MODELLED if model else {}),
         },
     )
-
-
-def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
-    """Return every ``step``-th test of a file from ``first`` on, or the last one of a file that has fewer."""
-    return tests[first::step] or tests[-1:]
 
 
 PARTS: dict[str, tuple[Run, ...]] = {
@@ -266,9 +265,10 @@ EXTRA: dict[str, tuple[Run, ...]] = {
         PARTS['api'][0],
         functional('sqlite', 'threading', '1/3', seconds=120, model=True),
     ),
-    # For the floors of tools/coverage_floors.py. Native threads alone: under eventlet coverage.py costs more.
+    # For the floors of tools/coverage_floors.py, so the share and the order are the same each time. Native threads
+    # alone: under eventlet coverage.py costs more.
     'covered': tuple(
-        dataclasses.replace(run, name=f'{run.name}-covered', covered=True)
+        dataclasses.replace(run, name=f'{run.name}-covered', covered=True, env={**run.env, SEED: '0'})
         for run in (
             *PARTS['unit'],
             PARTS['api'][0],
@@ -380,6 +380,7 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
         *unasked,
         *run.command,
         *run.paths,
+        *((f'--randomly-seed={run.env[SEED]}',) if SEED in run.env else ()),
         f'--junit-xml={report}',
         '-o',
         f'cache_dir={cache_of(run)}',
@@ -580,6 +581,25 @@ def groups(chosen: Sequence[str], known: Mapping[str, tuple[Run, ...]]) -> list[
     return [group for group in ([run for run in together if run not in late], *apart) if group]
 
 
+def choose_seed() -> str:
+    """Return the seed of KILONOVA_TEST_SEED, or one by chance.
+
+    Raises ValueError if KILONOVA_TEST_SEED is not an integer from 0 on.
+    """
+    given = os.environ.get(SEED) or str(random.randrange(1_000_000))
+    if not given.isdecimal():
+        raise ValueError(f'{SEED} is {given!r}: it must be an integer from 0 on')
+    return given
+
+
+def seeded(parts: Mapping[str, tuple[Run, ...]], seed: str) -> dict[str, tuple[Run, ...]]:
+    """Return the parts with the seed in the environment of each run that has none of its own."""
+    return {
+        name: tuple(dataclasses.replace(run, env={SEED: seed, **run.env}) for run in runs)
+        for name, runs in parts.items()
+    }
+
+
 def main(names: Iterable[str]) -> int:
     """Run the named parts (all of ``make test`` when none is named)."""
     chosen = list(names) or list(PARTS)
@@ -588,6 +608,13 @@ def main(names: Iterable[str]) -> int:
     if unknown:
         print(f'error: no part {", ".join(unknown)}; there are: {", ".join(known)}', file=sys.stderr)
         return 2
+    try:
+        seed = choose_seed()
+    except ValueError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
+    known = seeded(known, seed)
+    print(f'seed {seed}: it chooses the shares and the order of tests', flush=True)
     layout = Layout.at()
     results: dict[str, Counts] = {}
     passed_alone: list[str] = []
@@ -598,7 +625,7 @@ def main(names: Iterable[str]) -> int:
                 again = execute(alone, layout)
                 results[run.name] = with_second(results[run.name], again)
                 passed_alone += sorted(set(alone.paths) - set(failed_tests(alone))) if again.passed else []
-    print()
+    print(f'\nseed {seed}: SEED={seed} runs the same tests in the same order again')
     if passed_alone:
         print(f'failed beside other runs, passed alone (a race, or a deadline too short): {", ".join(passed_alone)}')
     for name, found in results.items():

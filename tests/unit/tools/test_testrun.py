@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures import shares
 from tools import testrun
 from tools.testrun import Counts
 
@@ -87,13 +88,8 @@ def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_a_server():
     whole, *servers = testrun.PARTS['functional']
     assert whole.env['KILONOVA_TEST_SHARE'] == whole.env['KILONOVA_TEST_FILES'] == ''
     assert {run.paths for run in (whole, *servers)} == {('tests/functional',)}
-
-    def of(run: testrun.Run, what: str, number: int) -> list[int]:
-        return list(testrun.share_of(range(number), *map(int, run.env[f'KILONOVA_TEST_{what}'].split('/'))))
-
-    for number in range(2, 60):
-        assert all(of(run, 'SHARE', number) for run in servers), number
-        assert sorted(of(servers[0], 'FILES', number) + of(servers[1], 'FILES', number)) == list(range(number))
+    assert [run.env['KILONOVA_TEST_FILES'] for run in servers] == ['0/2', '1/2']
+    assert all(run.env['KILONOVA_TEST_SHARE'] for run in servers)
 
 
 def test_each_test_with_the_model_of_placement_has_a_run_with_the_real_one():
@@ -171,6 +167,34 @@ def test_bytecode_is_kept_whatever_the_caller_has_said(monkeypatch):
     assert (found['KEPT'], found['OWN']) == ('yes', 'too') and 'PYTHONDONTWRITEBYTECODE' not in found
 
 
+def test_all_runs_have_the_same_seed_and_the_runs_with_a_fixed_one_keep_it(monkeypatch):
+    monkeypatch.setenv(testrun.SEED, '7')
+    parts = {'some': (testrun.Run('one', paths=('tests/unit',), env={'OWN': 'too'}), testrun.Run('two', ('ruff',)))}
+    one, two = testrun.seeded(parts, testrun.choose_seed())['some']
+    assert (one.env, two.env) == ({'OWN': 'too', testrun.SEED: '7'}, {testrun.SEED: '7'})
+    (kept,) = testrun.seeded({'some': (one,)}, '8')['some']
+    assert kept.env[testrun.SEED] == '7'
+    # pytest-randomly's, so that the order of tests and what they draw are the same again, too.
+    command = testrun.command_of(one, testrun.Layout.at(), Path('report'))
+    assert '--randomly-seed=7' in command
+    assert testrun.command_of(two, testrun.Layout.at(), Path('report'))[1:] == []
+
+
+def test_a_seed_is_drawn_by_chance_where_none_is_given(monkeypatch):
+    for given in ({}, {testrun.SEED: ''}):
+        monkeypatch.delenv(testrun.SEED, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        assert len({testrun.choose_seed() for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize('given', ['last', '-1', '0.5'])
+def test_a_seed_that_is_no_integer_is_refused(monkeypatch, capsys, given):
+    monkeypatch.setenv(testrun.SEED, given)
+    assert testrun.main(['lint']) == 2
+    assert given in capsys.readouterr().err
+
+
 def test_an_unknown_part_is_refused(capsys):
     assert testrun.main(['nonsense']) == 2
     assert 'nonsense' in capsys.readouterr().err
@@ -236,11 +260,51 @@ def test_a_run_whose_tests_fail_only_beside_others_passes_and_names_them(tmp_pat
     assert testrun.main(['some']) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == '2 passed, 0 failed' and 'passed alone' in said[-2] and 'test_busy' in said[-2]
+    assert said[0].partition(':')[0] == said[-3].partition(':')[0] and said[-3].startswith('seed ')
     tests.write_text(tests.read_text() + '\ndef test_bad():\n    assert False\n')
     (tmp_path / 'seen').unlink()
     assert testrun.main(['some']) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == '2 passed, 1 failed' and 'test_busy' in said[-3] and 'test_bad' not in said[-3]
+
+
+SHARED = """
+import pytest
+from tests.fixtures import shares
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    shares.keep_share(config, items)
+"""
+
+
+@pytest.mark.parametrize('seed', ['1', '2', '3', '4'])
+def test_a_second_try_runs_each_failed_test_of_a_share_and_no_other(tmp_path, monkeypatch, capsys, seed):
+    """With the real pytest and the real shares: of two files one has a single test, which is in each share."""
+    (tmp_path / 'conftest.py').write_text(SHARED)
+    (tmp_path / 'test_many.py').write_text(
+        'import pytest\n\n@pytest.mark.parametrize("number", range(16))\ndef test_odd(number):\n    assert number % 2\n'
+    )
+    (tmp_path / 'test_one.py').write_text('def test_bad():\n    assert False\n')
+    monkeypatch.setattr(testrun, 'RESULTS', tmp_path / 'results')
+    monkeypatch.setattr(testrun, 'ROOT', tmp_path)
+    monkeypatch.setattr(testrun, 'TOGETHER', ('some',))
+    monkeypatch.delenv(testrun.SEED, raising=False)
+    monkeypatch.setattr(testrun, 'choose_seed', lambda: seed)
+    monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parents[3]))
+    run = testrun.Run('some', paths=('test_many.py', 'test_one.py'), env={'KILONOVA_TEST_SHARE': '1/3'})
+    monkeypatch.setitem(testrun.PARTS, 'some', (run,))
+    for name in run.paths:
+        monkeypatch.setitem(testrun.SECOND_CHANCE, name, 'a reason')
+    assert testrun.main(['some']) == 1
+    capsys.readouterr()
+    first, again = (
+        testrun.outcomes((tmp_path / 'results' / f'{name}.xml').read_text()).keys() for name in ('some', 'some-again')
+    )
+    chosen = shares.share_of((f'test_many.py::test_odd[{number}]' for number in range(16)), 1, 3, seed)
+    assert first == {f'test_many::{name.partition("::")[2]}' for name in chosen} | {'test_one::test_bad'}
+    even = {f'test_many::test_odd[{number}]' for number in range(0, 16, 2)}
+    assert again == (first & even) | {'test_one::test_bad'} and again < first
 
 
 TERMINATED = """
