@@ -2,13 +2,14 @@
 
     python3 -m tools.testrun                # everything
     python3 -m tools.testrun unit flows     # some parts
+    python3 -m tools.testrun --whole flows  # all tests of runs that have a share of them otherwise
 
 The last line is ``N passed, N failed`` (and ``, N skipped`` where some were). The exit code is 0 only if nothing
 failed and every run found tests. Failed tests that ``SECOND_CHANCE`` covers run once more, alone, after the other
 runs. Those that pass then are named above the last line.
-Some runs have a share of their tests (``KILONOVA_TEST_SHARE``, tests/fixtures/shares.py). ``KILONOVA_TEST_SEED``, an
-integer, decides which tests are in a share, and in which order all tests run. If it is not set, the seed is drawn by
-chance. It is printed first and at the end.
+Some runs have a share of their tests (``Run.share``). ``KILONOVA_TEST_SEED``, an integer, decides which tests are in a
+share, and in which order all tests run. If it is not set, the seed is drawn by chance. It is printed first and at the
+end.
 A check that counts no tests (ruff, mypy …) adds 1 to the failed when it fails.
 SIGTERM and SIGINT end all runs with what they started; the exit code is then 128 and the signal's number.
 """
@@ -95,16 +96,17 @@ class Run:
     env: Mapping[str, str] = field(default_factory=dict)
     minutes: float = 80  # on a machine that is three times slower than most
     waits: bool = False  # for real daemons, most of its time
-    seconds: float = 0  # what it took beside others on two cores; of those together the longest starts first
+    # Of CPU, or of time where it ``waits``, as one machine of 2026 needed: the longest of those together starts first.
+    seconds: float = 0
     covered: bool = False  # by coverage.py, which notes the lines of kilonova/ that run
+    share: str = ''  # of the tests of each file, as tests/fixtures/shares.py has it; all of them by --whole
 
 
 MORE_FLOWS = tuple(
     f'tests/flows/test_{name}.py'
     for name in ('second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts')
 )
-# Each operation with each kind of device, with ports and with volumes: every other cell. All, in each way: make
-# test-cells.
+# Each operation with each kind of device, with ports and with volumes. In each way: make test-cells.
 DEVICE_FLOWS = ('tests/flows/test_devices.py', 'tests/flows/test_ports_and_volumes.py')
 # Of these some disturb an operation at each place in turn: in make test at every other one (fixtures/places.py).
 PLACES = tuple(
@@ -125,20 +127,11 @@ CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test
 # QEMU guests with volumes or disks in a Ceph of their own: make test-ceph.
 CEPH = ('tests/integration/test_ceph.py',)
 # QEMU guests on two machines of namespaces. With each operation's daemons killed, in the same cloud: make test-qemu.
-# Two of its tests, of which each boots several guests, are in make test-qemu alone: SAMPLE has their time.
-_QEMU = 'tests/integration/test_real_guests.py'
 REAL_GUESTS = Run(
-    'integration-qemu',
-    tuple(
-        f'--deselect={_QEMU}::test_{name}'
-        for name in ('a_snapshot_and_a_backup_boot_where_their_guest_left_off', 'rebuild_gives_a_new_disk')
-    ),
-    (_QEMU,),
-    waits=True,
-    seconds=800,
+    'integration-qemu', paths=('tests/integration/test_real_guests.py',), waits=True, seconds=100, share='0/3'
 )
 REAL_KILLS = dataclasses.replace(
-    REAL_GUESTS, command=(), paths=(*REAL_GUESTS.paths, 'tests/integration/test_real_kills.py')
+    REAL_GUESTS, paths=(*REAL_GUESTS.paths, 'tests/integration/test_real_kills.py'), share=''
 )
 # One scenario of the field's acceptance suite with such a guest; all of them: make tempest GUESTS=qemu.
 SAMPLE = Run('tempest-sample', paths=('tests/integration/test_acceptance.py',), waits=True, seconds=400)
@@ -150,7 +143,8 @@ PASSTHROUGH = Run('vfio', command=('-s',), paths=('tests/vfio',), waits=True, mi
 MODELLED = {'KILONOVA_TEST_PLACEMENT': 'model'}
 # Each about half of the unit tests.
 UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
-SEED = 'KILONOVA_TEST_SEED'
+SEED, SHARE = 'KILONOVA_TEST_SEED', 'KILONOVA_TEST_SHARE'
+WHOLE = '--whole'
 
 
 def functional(
@@ -158,17 +152,17 @@ def functional(
 ) -> Run:
     """Return a run of the functional tests, or of a share of them, on one kind of database and one runtime.
 
-    ``share`` is that of each file, ``files`` that of the files (tests/functional/conftest.py). With ``model``, a model
-    of Placement takes its place.
+    ``share`` is that of the tests of each file, ``files`` that of the files (tests/functional/conftest.py). With
+    ``model``, a model of Placement takes its place.
     """
     return Run(
         f'functional-{database}-{backend}',
         paths=('tests/functional',),
         seconds=seconds,
+        share=share,
         env={
             'KILONOVA_CONCURRENCY': backend,
             'KILONOVA_TEST_DATABASE': database,
-            'KILONOVA_TEST_SHARE': share,
             'KILONOVA_TEST_FILES': files,
             **(MODELLED if model else {}),
         },
@@ -192,13 +186,13 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=670),
     ),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
-    # Each test runs on SQLite with Placement's model. Of every other file a twentieth runs on MariaDB, of the rest on
-    # PostgreSQL, with the real Placement (make test-databases: all on both with the real one); the statements
-    # themselves are tested on all three (tests/integration/test_databases.py).
+    # Half of the tests run on SQLite with Placement's model. Of these, a tenth runs once more: of half of the files on
+    # MariaDB, of the others on PostgreSQL with the real Placement (make test-databases: all on both with the real one).
+    # The statements themselves are tested on all three (tests/integration/test_databases.py).
     'functional': (
-        functional('sqlite', 'eventlet', seconds=990, model=True),
-        functional('mariadb', 'eventlet', '0/20', '0/2', seconds=110, model=True),
-        functional('postgresql', 'threading', '10/20', '1/2', seconds=160),
+        functional('sqlite', 'eventlet', '0/2', seconds=225, model=True),
+        functional('mariadb', 'eventlet', '0/20', '0/2', seconds=40, model=True),
+        functional('postgresql', 'threading', '0/20', '1/2', seconds=55),
     ),
     # What an answer says doesn't depend on the runtime, what a hostile request costs does.
     'api': (
@@ -217,9 +211,10 @@ PARTS: dict[str, tuple[Run, ...]] = {
             ('tests/flows',),
             MODELLED,
             seconds=870,
+            share='0/3',
         ),
-        Run('flows-devices', paths=DEVICE_FLOWS, env={**MODELLED, 'KILONOVA_TEST_SHARE': '0/2'}, seconds=640),
-        Run('flows-more', paths=MORE_FLOWS, env=MODELLED, seconds=650),
+        Run('flows-devices', paths=DEVICE_FLOWS, env=MODELLED, seconds=640, share='0/4'),
+        Run('flows-more', paths=MORE_FLOWS, env=MODELLED, seconds=650, share='0/3'),
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
     'simulation': (Run('simulation', paths=('tests/simulation',), seconds=960),),
@@ -242,15 +237,16 @@ PARTS: dict[str, tuple[Run, ...]] = {
             ),
             ('tests/integration',),
             waits=True,
-            seconds=1350,
+            seconds=270,
+            share='0/3',
         ),
-        Run('integration-apart', paths=APART, waits=True, seconds=1450),
-        Run('integration-beside', paths=BESIDE, waits=True, seconds=1250),
+        Run('integration-apart', paths=APART, waits=True, seconds=275, share='0/3'),
+        Run('integration-beside', paths=BESIDE, waits=True, seconds=150, share='0/3'),
         REAL_GUESTS,
         SAMPLE,
     ),
     # Behind all others; see BESIDE_LIVE.
-    'live': (Run('live-migration', paths=LIVE, waits=True),),
+    'live': (Run('live-migration', paths=LIVE, waits=True, share='0/2'),),
 }
 # Parts whose runs share no ports, files or processes.
 TOGETHER = ('check', 'lint', 'type', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
@@ -287,7 +283,7 @@ EXTRA: dict[str, tuple[Run, ...]] = {
         ),
     ),
     'placement': (
-        *(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
+        *(dataclasses.replace(run, name=f'{run.name}-placement', env={}, share='') for run in PARTS['flows']),
         Run('scheduler-placement', paths=UNIT_FIRST[1:]),
     ),
     'cells': (
@@ -392,7 +388,8 @@ def environment(run: Run) -> dict[str, str]:
 
     Each daemon is a process, so that hundreds import the same.
     """
-    return {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'} | dict(run.env)
+    kept = {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'}
+    return kept | {SHARE: run.share} | dict(run.env)
 
 
 @contextlib.contextmanager
@@ -592,17 +589,23 @@ def choose_seed() -> str:
     return given
 
 
-def seeded(parts: Mapping[str, tuple[Run, ...]], seed: str) -> dict[str, tuple[Run, ...]]:
-    """Return the parts with the seed in the environment of each run that has none of its own."""
+def seeded(parts: Mapping[str, tuple[Run, ...]], seed: str, *, whole: bool) -> dict[str, tuple[Run, ...]]:
+    """Return the parts with the seed in the environment of each run that has none of its own.
+
+    With ``whole``, no run has a share.
+    """
     return {
-        name: tuple(dataclasses.replace(run, env={SEED: seed, **run.env}) for run in runs)
+        name: tuple(
+            dataclasses.replace(run, env={SEED: seed, **run.env}, share='' if whole else run.share) for run in runs
+        )
         for name, runs in parts.items()
     }
 
 
 def main(names: Iterable[str]) -> int:
-    """Run the named parts (all of ``make test`` when none is named)."""
-    chosen = list(names) or list(PARTS)
+    """Run the named parts (all of ``make test`` when none is named); with WHOLE among the names, without shares."""
+    given = list(names)
+    chosen = [name for name in given if name != WHOLE] or list(PARTS)
     known = PARTS | EXTRA
     unknown = [name for name in chosen if name not in known]
     if unknown:
@@ -613,7 +616,7 @@ def main(names: Iterable[str]) -> int:
     except ValueError as error:
         print(f'error: {error}', file=sys.stderr)
         return 2
-    known = seeded(known, seed)
+    known = seeded(known, seed, whole=WHOLE in given)
     print(f'seed {seed}: it chooses the shares and the order of tests', flush=True)
     layout = Layout.at()
     results: dict[str, Counts] = {}

@@ -58,7 +58,9 @@ def test_functional_runs_under_both_backends_and_on_each_database():
 
 
 def test_databases_that_ran_different_tests_fail():
-    whole = {'functional-sqlite-eventlet': {'a::1': False, 'a::2': True, 'b::1': False}}
+    whole = {
+        'functional-sqlite-eventlet': {'a::1': False, 'a::2': True, 'b::1': False},
+    }
     assert testrun.uneven(whole | {'functional-postgresql-threading': {'a::2': True, 'b::1': False}}) == ''
     assert testrun.uneven(whole) == testrun.uneven({}) == ''
     assert (
@@ -85,11 +87,18 @@ def test_what_a_report_says_of_each_test():
 
 
 def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_a_server():
-    whole, *servers = testrun.PARTS['functional']
-    assert whole.env['KILONOVA_TEST_SHARE'] == whole.env['KILONOVA_TEST_FILES'] == ''
-    assert {run.paths for run in (whole, *servers)} == {('tests/functional',)}
-    assert [run.env['KILONOVA_TEST_FILES'] for run in servers] == ['0/2', '1/2']
-    assert all(run.env['KILONOVA_TEST_SHARE'] for run in servers)
+    sqlite, *servers = testrun.PARTS['functional']
+    assert {(run.paths, run.command) for run in (sqlite, *servers)} == {(('tests/functional',), ())}
+    assert [run.env['KILONOVA_TEST_FILES'] for run in (sqlite, *servers)] == ['', '0/2', '1/2']
+
+    def of(run: testrun.Run, names: list[str], seed: str) -> set[str]:
+        return shares.share_of(names, *map(int, run.share.split('/')), seed)
+
+    # What a server runs is among what SQLite runs, which ``uneven`` compares, whatever the seed and the file's length.
+    for number in (1, 2, 5, 40, 120):
+        names = [f'tests/functional/test_some.py::test_{one}' for one in range(number)]
+        for seed in map(str, range(60)):
+            assert all(set() < of(run, names, seed) <= of(sqlite, names, seed) for run in servers)
 
 
 def test_each_test_with_the_model_of_placement_has_a_run_with_the_real_one():
@@ -97,13 +106,14 @@ def test_each_test_with_the_model_of_placement_has_a_run_with_the_real_one():
     *modelled, share = testrun.PARTS['functional']
     for run in (share, *testrun.EXTRA['databases'][:2]):
         assert 'KILONOVA_TEST_PLACEMENT' not in run.env and run.paths == ('tests/functional',), run.name
-    assert share.env['KILONOVA_TEST_SHARE'] and not testrun.EXTRA['databases'][0].env['KILONOVA_TEST_SHARE']
+    assert share.share and [run.share for run in testrun.EXTRA['databases']] == [''] * 3
     for run in (*modelled, *testrun.PARTS['flows'], testrun.PARTS['unit'][0]):
         assert run.env['KILONOVA_TEST_PLACEMENT'] == 'model', run.name
     *flows, scheduler = testrun.EXTRA['placement']
     assert (scheduler.paths, scheduler.env) == (('tests/unit/scheduler',), {})
     for run, other in zip(testrun.PARTS['flows'], flows, strict=True):
         assert (run.paths, run.command, other.env) == (other.paths, other.command, {}) and run.name != other.name
+        assert run.share and not other.share
 
 
 def test_each_file_of_integration_tests_is_in_one_run():
@@ -167,13 +177,20 @@ def test_bytecode_is_kept_whatever_the_caller_has_said(monkeypatch):
     assert (found['KEPT'], found['OWN']) == ('yes', 'too') and 'PYTHONDONTWRITEBYTECODE' not in found
 
 
+def test_a_run_has_its_own_share_whatever_the_caller_has_said(monkeypatch):
+    monkeypatch.setenv(testrun.SHARE, '1/9')
+    for share in ('', '0/3'):
+        assert testrun.environment(testrun.Run('some', share=share))[testrun.SHARE] == share
+
+
 def test_all_runs_have_the_same_seed_and_the_runs_with_a_fixed_one_keep_it(monkeypatch):
     monkeypatch.setenv(testrun.SEED, '7')
-    parts = {'some': (testrun.Run('one', paths=('tests/unit',), env={'OWN': 'too'}), testrun.Run('two', ('ruff',)))}
-    one, two = testrun.seeded(parts, testrun.choose_seed())['some']
+    run = testrun.Run('one', paths=('tests/unit',), env={'OWN': 'too'}, share='0/3')
+    parts = {'some': (run, testrun.Run('two', ('ruff',)))}
+    one, two = testrun.seeded(parts, testrun.choose_seed(), whole=False)['some']
     assert (one.env, two.env) == ({'OWN': 'too', testrun.SEED: '7'}, {testrun.SEED: '7'})
-    (kept,) = testrun.seeded({'some': (one,)}, '8')['some']
-    assert kept.env[testrun.SEED] == '7'
+    (kept,) = testrun.seeded({'some': (one,)}, '8', whole=False)['some']
+    assert kept.env[testrun.SEED] == '7' and kept.share == '0/3'
     # pytest-randomly's, so that the order of tests and what they draw are the same again, too.
     command = testrun.command_of(one, testrun.Layout.at(), Path('report'))
     assert '--randomly-seed=7' in command
@@ -292,7 +309,7 @@ def test_a_second_try_runs_each_failed_test_of_a_share_and_no_other(tmp_path, mo
     monkeypatch.delenv(testrun.SEED, raising=False)
     monkeypatch.setattr(testrun, 'choose_seed', lambda: seed)
     monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parents[3]))
-    run = testrun.Run('some', paths=('test_many.py', 'test_one.py'), env={'KILONOVA_TEST_SHARE': '1/3'})
+    run = testrun.Run('some', paths=('test_many.py', 'test_one.py'), share='1/3')
     monkeypatch.setitem(testrun.PARTS, 'some', (run,))
     for name in run.paths:
         monkeypatch.setitem(testrun.SECOND_CHANCE, name, 'a reason')
@@ -305,6 +322,10 @@ def test_a_second_try_runs_each_failed_test_of_a_share_and_no_other(tmp_path, mo
     assert first == {f'test_many::{name.partition("::")[2]}' for name in chosen} | {'test_one::test_bad'}
     even = {f'test_many::test_odd[{number}]' for number in range(0, 16, 2)}
     assert again == (first & even) | {'test_one::test_bad'} and again < first
+    # And all of them when the whole is asked for: so many failed that none of them has a second try.
+    monkeypatch.setattr(testrun, 'FEW', 8)
+    assert testrun.main([testrun.WHOLE, 'some']) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == '8 passed, 9 failed'
 
 
 TERMINATED = """
