@@ -111,12 +111,12 @@ audit: ## compare database, Placement, libvirt domains and files of the running 
 	@$(CLOUD) audit
 
 .PHONY: test
-test: bootstrap-test ## lint type unit api simulation, and by chance a share of functional flows integration; the last line adds up (SEED=…: the same again; WHOLE=1: no shares)
+test: bootstrap-test ## lint type unit api, and by chance a share of functional flows simulation integration; the last line adds up (SEED=…: the same again; WHOLE=1: no shares)
 	@$(TESTS)
 
 .PHONY: test-whole
-test-whole: bootstrap-test ## all tests of functional, flows and integration, of which make test has a share
-	@$(TESTS) --whole functional flows integration live
+test-whole: bootstrap-test ## all tests of functional, flows, simulation and integration, of which make test has a share
+	@$(TESTS) --whole functional flows simulation integration live
 
 .PHONY: check
 check: bootstrap-check ## what one runs before each commit, in minutes: lint type unit, the API's tables, a third of functional (PYTHON=python3.13: by that interpreter, in .venv-3.13)

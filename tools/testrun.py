@@ -217,7 +217,8 @@ PARTS: dict[str, tuple[Run, ...]] = {
         Run('flows-more', paths=MORE_FLOWS, env=MODELLED, seconds=650, share='0/3'),
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
-    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=960),),
+    # The share is that of stories and faults (tests/simulation/test_simulation.py).
+    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=110, share='0/2'),),
     # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
         Run(
