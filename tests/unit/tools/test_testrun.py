@@ -116,6 +116,37 @@ def test_each_test_with_the_model_of_placement_has_a_run_with_the_real_one():
         assert run.share and not other.share
 
 
+def test_each_folder_whose_runs_have_a_share_keeps_to_it():
+    """A run whose tests don't ask for its share would be whole without a word."""
+    shared = {
+        path.rpartition('/')[0] if path.endswith('.py') else path
+        for runs in [*testrun.PARTS.values(), *testrun.EXTRA.values()]
+        for run in runs
+        for path in run.paths
+        if run.share
+    }
+    folders = {'tests/functional', 'tests/flows', 'tests/simulation', 'tests/integration'}
+    assert shared == folders | {'tests/unit', 'tests/unit/api', 'tests/unit/scheduler'}
+    for folder in folders | {'tests/unit'}:
+        file = testrun.ROOT / folder / ('test_simulation.py' if folder == 'tests/simulation' else 'conftest.py')
+        asked = 'shares.share(' if folder == 'tests/simulation' else 'shares.keep_share(config, items)'
+        assert asked in file.read_text(), folder
+
+
+def test_what_check_leaves_out_is_in_another_run():
+    """All unit tests and half of the functional ones are in each make test, all with WHOLE=1."""
+    found = {run.name: run.share for run in testrun.EXTRA['check'] if run.paths}
+    assert found == {
+        'unit-first': '0/2',
+        'unit-rest': '0/2',
+        'api-threading': '',
+        'functional-sqlite-threading': '0/12',
+    }
+    assert [run.share for part in ('lint', 'type', 'unit', 'api') for run in testrun.PARTS[part]] == [''] * 10
+    for part in testrun.seeded(testrun.PARTS | testrun.EXTRA, '7', whole=True).values():
+        assert {run.share for run in part} == {''}
+
+
 def test_each_file_of_integration_tests_is_in_one_run():
     """Or in none, where it is a campaign, or needs a Ceph or a network."""
     files = {f'tests/integration/{path.name}' for path in (testrun.ROOT / 'tests' / 'integration').glob('test_*.py')}
