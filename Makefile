@@ -119,7 +119,7 @@ test-whole: bootstrap-test ## all tests of functional, flows, simulation and int
 	@$(TESTS) --whole functional flows simulation integration live
 
 .PHONY: check
-check: bootstrap-check ## what one runs before each commit, in 200 s on two cores: lint type, the API's tables, by chance half of unit and a twelfth of functional (WHOLE=1: all; PYTHON=python3.13: by that interpreter, in .venv-3.13)
+check: bootstrap-check ## what one runs before each commit, in 200 s on two cores: lint type unit, the API's tables, by chance half of most unit tests and a twelfth of functional (WHOLE=1: all; PYTHON=python3.13: by that interpreter, in .venv-3.13)
 	@$(TESTS) check
 
 .PHONY: coverage
