@@ -22,7 +22,8 @@ REAL := $(filter-out test,$(GUESTS))
 WITH_CYBORG := $(filter-out 0,$(CYBORG))
 WITH_NETWORK := $(filter-out 0,$(NETWORK))
 WITH_VOLUME := $(filter-out 0,$(VOLUME))
-TESTS := $(PYTHON) -m tools.testrun
+# The shares of tests that run, and their order, are drawn by chance and printed if SEED isn't given.
+TESTS := $(if $(SEED),KILONOVA_TEST_SEED=$(SEED)) $(PYTHON) -m tools.testrun $(if $(WHOLE),--whole)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -110,11 +111,15 @@ audit: ## compare database, Placement, libvirt domains and files of the running 
 	@$(CLOUD) audit
 
 .PHONY: test
-test: bootstrap-test ## all tests: lint type unit functional api flows simulation integration; the last line adds them up
+test: bootstrap-test ## lint type unit api, and by chance a share of functional flows simulation integration; the last line adds up (SEED=…: the same again; WHOLE=1: no shares)
 	@$(TESTS)
 
+.PHONY: test-whole
+test-whole: bootstrap-test ## all tests of functional, flows, simulation and integration, of which make test has a share
+	@$(TESTS) --whole functional flows simulation integration live
+
 .PHONY: check
-check: bootstrap-check ## what one runs before each commit, in minutes: lint type unit, the API's tables, a third of functional (PYTHON=python3.13: by that interpreter, in .venv-3.13)
+check: bootstrap-check ## what one runs before each commit, in 200 s on two cores: lint type unit, the API's tables, by chance half of most unit tests and a twelfth of functional (WHOLE=1: all; PYTHON=python3.13: by that interpreter, in .venv-3.13)
 	@$(TESTS) check
 
 .PHONY: coverage
@@ -144,11 +149,11 @@ api: bootstrap ## every route at every version: samples, bad input, who may
 	@$(TESTS) api
 
 .PHONY: flows
-flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is deleted
+flows: bootstrap ## every step of every flow fails, loses its reply, crashes, is deleted: a share (WHOLE=1: all)
 	@$(TESTS) flows
 
 .PHONY: integration
-integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driver, MariaDB, PostgreSQL
+integration: bootstrap-test ## real processes on RabbitMQ, the libvirt test driver, MariaDB, PostgreSQL: a share (WHOLE=1: all)
 	@$(TESTS) integration live
 
 .PHONY: test-qemu
@@ -193,7 +198,7 @@ test-placement: bootstrap ## all tests of flows and of the scheduler with the re
 	@$(TESTS) placement
 
 .PHONY: test-cells
-test-cells: bootstrap ## each operation with each kind of device, port and volume, disturbed in each way at each place; make test has a share of it
+test-cells: bootstrap ## each operation with each kind of device, port and volume, disturbed in each way at each place; make test has a share of it, and fewer ways
 	@$(TESTS) cells
 
 .PHONY: fuzz

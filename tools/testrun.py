@@ -2,10 +2,14 @@
 
     python3 -m tools.testrun                # everything
     python3 -m tools.testrun unit flows     # some parts
+    python3 -m tools.testrun --whole flows  # all tests of runs that have a share of them otherwise
 
 The last line is ``N passed, N failed`` (and ``, N skipped`` where some were). The exit code is 0 only if nothing
 failed and every run found tests. Failed tests that ``SECOND_CHANCE`` covers run once more, alone, after the other
 runs. Those that pass then are named above the last line.
+Some runs have a share of their tests (``Run.share``). ``KILONOVA_TEST_SEED``, an integer, decides which tests are in a
+share, and in which order all tests run. If it is not set, the seed is drawn by chance. It is printed first and at the
+end.
 A check that counts no tests (ruff, mypy …) adds 1 to the failed when it fails.
 SIGTERM and SIGINT end all runs with what they started; the exit code is then 128 and the signal's number.
 """
@@ -17,6 +21,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -28,7 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
 from tools.cloud.layout import ROOT, Layout
@@ -85,16 +90,17 @@ class Run:
     env: Mapping[str, str] = field(default_factory=dict)
     minutes: float = 80  # on a machine that is three times slower than most
     waits: bool = False  # for real daemons, most of its time
-    seconds: float = 0  # what it took beside others on two cores; of those together the longest starts first
+    # Of CPU, or of time where it ``waits``, as one machine of 2026 needed: the longest of those together starts first.
+    seconds: float = 0
     covered: bool = False  # by coverage.py, which notes the lines of kilonova/ that run
+    share: str = ''  # of the tests of each file, as tests/fixtures/shares.py has it; all of them by --whole
 
 
 MORE_FLOWS = tuple(
     f'tests/flows/test_{name}.py'
     for name in ('second_attempt', 'undos', 'stale_owners', 'lost_commits', 'dead_hosts', 'silent_hosts')
 )
-# Each operation with each kind of device, with ports and with volumes: every other cell. All, in each way: make
-# test-cells.
+# Each operation with each kind of device, with ports and with volumes. In each way: make test-cells.
 DEVICE_FLOWS = ('tests/flows/test_devices.py', 'tests/flows/test_ports_and_volumes.py')
 # Of these some disturb an operation at each place in turn: in make test at every other one (fixtures/places.py).
 PLACES = tuple(
@@ -115,20 +121,11 @@ CAMPAIGNS = ('tests/integration/test_broker_cluster.py', 'tests/integration/test
 # QEMU guests with volumes or disks in a Ceph of their own: make test-ceph.
 CEPH = ('tests/integration/test_ceph.py',)
 # QEMU guests on two machines of namespaces. With each operation's daemons killed, in the same cloud: make test-qemu.
-# Two of its tests, of which each boots several guests, are in make test-qemu alone: SAMPLE has their time.
-_QEMU = 'tests/integration/test_real_guests.py'
 REAL_GUESTS = Run(
-    'integration-qemu',
-    tuple(
-        f'--deselect={_QEMU}::test_{name}'
-        for name in ('a_snapshot_and_a_backup_boot_where_their_guest_left_off', 'rebuild_gives_a_new_disk')
-    ),
-    (_QEMU,),
-    waits=True,
-    seconds=800,
+    'integration-qemu', paths=('tests/integration/test_real_guests.py',), waits=True, seconds=135, share='0/3'
 )
 REAL_KILLS = dataclasses.replace(
-    REAL_GUESTS, command=(), paths=(*REAL_GUESTS.paths, 'tests/integration/test_real_kills.py')
+    REAL_GUESTS, paths=(*REAL_GUESTS.paths, 'tests/integration/test_real_kills.py'), share=''
 )
 # One scenario of the field's acceptance suite with such a guest; all of them: make tempest GUESTS=qemu.
 SAMPLE = Run('tempest-sample', paths=('tests/integration/test_acceptance.py',), waits=True, seconds=400)
@@ -140,7 +137,8 @@ PASSTHROUGH = Run('vfio', command=('-s',), paths=('tests/vfio',), waits=True, mi
 MODELLED = {'KILONOVA_TEST_PLACEMENT': 'model'}
 # Each about half of the unit tests.
 UNIT_FIRST = ('tests/unit/api', 'tests/unit/scheduler')
-T = TypeVar('T')
+SEED, SHARE = 'KILONOVA_TEST_SEED', 'KILONOVA_TEST_SHARE'
+WHOLE = '--whole'
 
 
 def functional(
@@ -148,61 +146,54 @@ def functional(
 ) -> Run:
     """Return a run of the functional tests, or of a share of them, on one kind of database and one runtime.
 
-    ``share`` is that of each file, ``files`` that of the files (tests/functional/conftest.py). With ``model``, a model
-    of Placement takes its place.
+    ``share`` is that of the tests of each file, ``files`` that of the files (tests/functional/conftest.py). With
+    ``model``, a model of Placement takes its place.
     """
     return Run(
         f'functional-{database}-{backend}',
         paths=('tests/functional',),
         seconds=seconds,
+        share=share,
         env={
             'KILONOVA_CONCURRENCY': backend,
             'KILONOVA_TEST_DATABASE': database,
-            'KILONOVA_TEST_SHARE': share,
             'KILONOVA_TEST_FILES': files,
             **(MODELLED if model else {}),
         },
     )
 
 
-def share_of(tests: Sequence[T], first: int, step: int) -> Sequence[T]:
-    """Return every ``step``-th test of a file from ``first`` on, or the last one of a file that has fewer."""
-    return tests[first::step] or tests[-1:]
-
-
 PARTS: dict[str, tuple[Run, ...]] = {
     'lint': (
         Run('ruff', ('ruff', 'check', '.')),
         Run('format', ('ruff', 'format', '--check', '-q', '.')),
-        Run('deadcode', ('python', '-m', 'tools.deadcode'), seconds=5),
+        Run('deadcode', ('python', '-m', 'tools.deadcode'), seconds=2),
         Run('import-linter', ('lint-imports', '--no-cache')),
         # References between pages and labels; ``make docs`` writes the pages.
-        Run(
-            'docs', ('sphinx-build', '-W', '--keep-going', '-q', '-b', 'dummy', 'docs', 'build/docs-check'), seconds=15
-        ),
+        Run('docs', ('sphinx-build', '-W', '--keep-going', '-q', '-b', 'dummy', 'docs', 'build/docs-check'), seconds=6),
     ),
-    'type': (Run('mypy', ('mypy',), seconds=20),),
+    'type': (Run('mypy', ('mypy',), seconds=16),),
     'unit': (
-        Run('unit-first', paths=UNIT_FIRST, env=MODELLED, seconds=200),
-        Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=670),
+        Run('unit-first', paths=UNIT_FIRST, env=MODELLED, seconds=80),
+        Run('unit-rest', tuple(f'--ignore={path}' for path in UNIT_FIRST), ('tests/unit',), seconds=200),
     ),
     # Eventlet and native threads can't share a process: flows and the simulator run on SQLite under native threads.
-    # Each test runs on SQLite with Placement's model. Of every other file a twentieth runs on MariaDB, of the rest on
-    # PostgreSQL, with the real Placement (make test-databases: all on both with the real one); the statements
-    # themselves are tested on all three (tests/integration/test_databases.py).
+    # Half of the tests run on SQLite with Placement's model. Of these, a tenth runs once more: of half of the files on
+    # MariaDB, of the others on PostgreSQL with the real Placement (make test-databases: all on both with the real one).
+    # The statements themselves are tested on all three (tests/integration/test_databases.py).
     'functional': (
-        functional('sqlite', 'eventlet', seconds=990, model=True),
-        functional('mariadb', 'eventlet', '0/20', '0/2', seconds=110, model=True),
-        functional('postgresql', 'threading', '10/20', '1/2', seconds=160),
+        functional('sqlite', 'eventlet', '0/2', seconds=225, model=True),
+        functional('mariadb', 'eventlet', '0/20', '0/2', seconds=40, model=True),
+        functional('postgresql', 'threading', '0/20', '1/2', seconds=55),
     ),
     # What an answer says doesn't depend on the runtime, what a hostile request costs does.
     'api': (
-        Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=210),
+        Run('api-threading', paths=('tests/api',), env={'KILONOVA_CONCURRENCY': 'threading'}, seconds=40),
         Run(
             'api-eventlet',
             paths=('tests/api/test_attacks.py', 'tests/api/test_hostile.py'),
             env={'KILONOVA_CONCURRENCY': 'eventlet'},
-            seconds=70,
+            seconds=15,
         ),
     ),
     'flows': (
@@ -211,13 +202,15 @@ PARTS: dict[str, tuple[Run, ...]] = {
             tuple(f'--ignore={path}' for path in (*MORE_FLOWS, *DEVICE_FLOWS)),
             ('tests/flows',),
             MODELLED,
-            seconds=870,
+            seconds=60,
+            share='0/3',
         ),
-        Run('flows-devices', paths=DEVICE_FLOWS, env={**MODELLED, 'KILONOVA_TEST_SHARE': '0/2'}, seconds=640),
-        Run('flows-more', paths=MORE_FLOWS, env=MODELLED, seconds=650),
+        Run('flows-devices', paths=DEVICE_FLOWS, env=MODELLED, seconds=45, share='0/4'),
+        Run('flows-more', paths=MORE_FLOWS, env=MODELLED, seconds=60, share='0/3'),
     ),
     # The simulator runs as processes of its own; the model of Placement is held against the real one.
-    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=960),),
+    # The share is that of stories and faults (tests/simulation/test_simulation.py).
+    'simulation': (Run('simulation', paths=('tests/simulation',), seconds=95, share='0/2'),),
     # Of each run one cloud, shared by the tests that need no other; beside it those that need one of another kind.
     'integration': (
         Run(
@@ -237,51 +230,55 @@ PARTS: dict[str, tuple[Run, ...]] = {
             ),
             ('tests/integration',),
             waits=True,
-            seconds=1350,
+            seconds=270,
+            share='0/3',
         ),
-        Run('integration-apart', paths=APART, waits=True, seconds=1450),
-        Run('integration-beside', paths=BESIDE, waits=True, seconds=1250),
+        Run('integration-apart', paths=APART, waits=True, seconds=275, share='0/3'),
+        Run('integration-beside', paths=BESIDE, waits=True, seconds=150, share='0/3'),
         REAL_GUESTS,
         SAMPLE,
     ),
     # Behind all others; see BESIDE_LIVE.
-    'live': (Run('live-migration', paths=LIVE, waits=True),),
+    'live': (Run('live-migration', paths=LIVE, waits=True, share='0/2'),),
 }
 # Parts whose runs share no ports, files or processes.
 TOGETHER = ('check', 'lint', 'type', 'unit', 'functional', 'api', 'flows', 'simulation', 'integration')
 # The run that goes beside ``live``, where both are wanted: with a lower priority, and without daemons.
 BESIDE_LIVE = 'unit-first'
-# Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own.
+# Parts that make test leaves out, as other parts run the same tests. ``check``: what needs no server of its own, in
+# 200 s on two cores.
 EXTRA: dict[str, tuple[Run, ...]] = {
     'check': (
         *PARTS['lint'],
         *PARTS['type'],
-        *PARTS['unit'],
+        PARTS['unit'][0],
+        dataclasses.replace(PARTS['unit'][1], share='0/2', seconds=100),
         PARTS['api'][0],
-        functional('sqlite', 'threading', '1/3', seconds=120, model=True),
+        functional('sqlite', 'threading', '0/12', seconds=45, model=True),
     ),
-    # For the floors of tools/coverage_floors.py. Native threads alone: under eventlet coverage.py costs more.
+    # For the floors of tools/coverage_floors.py, so the share and the order are the same each time. Native threads
+    # alone: under eventlet coverage.py costs more.
     'covered': tuple(
-        dataclasses.replace(run, name=f'{run.name}-covered', covered=True)
+        dataclasses.replace(run, name=f'{run.name}-covered', covered=True, env={**run.env, SEED: '0'})
         for run in (
             *PARTS['unit'],
             PARTS['api'][0],
-            functional('sqlite', 'threading', '1/12', seconds=130, model=True),
+            functional('sqlite', 'threading', '1/12', seconds=70, model=True),
         )
     ),
     'databases': (
-        functional('mariadb', 'eventlet', seconds=310),
-        functional('postgresql', 'threading', seconds=370),
+        functional('mariadb', 'eventlet', seconds=450),
+        functional('postgresql', 'threading', seconds=550),
         Run(
             'outages',
             paths=('tests/integration/test_database_outage.py',),
             env={'KILONOVA_ALL_OUTAGES': 'yes'},
             waits=True,
-            seconds=400,
+            seconds=140,
         ),
     ),
     'placement': (
-        *(dataclasses.replace(run, name=f'{run.name}-placement', env={}) for run in PARTS['flows']),
+        *(dataclasses.replace(run, name=f'{run.name}-placement', env={}, share='') for run in PARTS['flows']),
         Run('scheduler-placement', paths=UNIT_FIRST[1:]),
     ),
     'cells': (
@@ -373,6 +370,7 @@ def command_of(run: Run, layout: Layout, report: Path) -> list[str]:
         *unasked,
         *run.command,
         *run.paths,
+        *((f'--randomly-seed={run.env[SEED]}',) if SEED in run.env else ()),
         f'--junit-xml={report}',
         '-o',
         f'cache_dir={cache_of(run)}',
@@ -384,7 +382,8 @@ def environment(run: Run) -> dict[str, str]:
 
     Each daemon is a process, so that hundreds import the same.
     """
-    return {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'} | dict(run.env)
+    kept = {name: value for name, value in os.environ.items() if name != 'PYTHONDONTWRITEBYTECODE'}
+    return kept | {SHARE: run.share} | dict(run.env)
 
 
 @contextlib.contextmanager
@@ -573,14 +572,46 @@ def groups(chosen: Sequence[str], known: Mapping[str, tuple[Run, ...]]) -> list[
     return [group for group in ([run for run in together if run not in late], *apart) if group]
 
 
+def choose_seed() -> str:
+    """Return the seed of KILONOVA_TEST_SEED, or one by chance.
+
+    Raises ValueError if KILONOVA_TEST_SEED is not an integer from 0 on.
+    """
+    given = os.environ.get(SEED) or str(random.randrange(1_000_000))
+    if not given.isdecimal():
+        raise ValueError(f'{SEED} is {given!r}: it must be an integer from 0 on')
+    return given
+
+
+def seeded(parts: Mapping[str, tuple[Run, ...]], seed: str, *, whole: bool) -> dict[str, tuple[Run, ...]]:
+    """Return the parts with the seed in the environment of each run that has none of its own.
+
+    With ``whole``, no run has a share.
+    """
+    return {
+        name: tuple(
+            dataclasses.replace(run, env={SEED: seed, **run.env}, share='' if whole else run.share) for run in runs
+        )
+        for name, runs in parts.items()
+    }
+
+
 def main(names: Iterable[str]) -> int:
-    """Run the named parts (all of ``make test`` when none is named)."""
-    chosen = list(names) or list(PARTS)
+    """Run the named parts (all of ``make test`` when none is named); with WHOLE among the names, without shares."""
+    given = list(names)
+    chosen = [name for name in given if name != WHOLE] or list(PARTS)
     known = PARTS | EXTRA
     unknown = [name for name in chosen if name not in known]
     if unknown:
         print(f'error: no part {", ".join(unknown)}; there are: {", ".join(known)}', file=sys.stderr)
         return 2
+    try:
+        seed = choose_seed()
+    except ValueError as error:
+        print(f'error: {error}', file=sys.stderr)
+        return 2
+    known = seeded(known, seed, whole=WHOLE in given)
+    print(f'seed {seed}: it chooses the shares and the order of tests', flush=True)
     layout = Layout.at()
     results: dict[str, Counts] = {}
     passed_alone: list[str] = []
@@ -591,7 +622,7 @@ def main(names: Iterable[str]) -> int:
                 again = execute(alone, layout)
                 results[run.name] = with_second(results[run.name], again)
                 passed_alone += sorted(set(alone.paths) - set(failed_tests(alone))) if again.passed else []
-    print()
+    print(f'\nseed {seed}: SEED={seed} runs the same tests in the same order again')
     if passed_alone:
         print(f'failed beside other runs, passed alone (a race, or a deadline too short): {", ".join(passed_alone)}')
     for name, found in results.items():

@@ -188,7 +188,7 @@ osd_class_update_on_start = false
 
 def _free_ports() -> int:
     """The first of ``PORTS`` in a row that nobody has, below those that the kernel gives to connections."""
-    for first in random.sample(range(20_000, 32_000, PORTS), 50):
+    for first in random.SystemRandom().sample(range(20_000, 32_000, PORTS), 50):
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for port in range(first, first + PORTS):
                 held.enter_context(socket.socket()).bind(('127.0.0.1', port))

@@ -7,9 +7,15 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.fixtures import shares
 from tests.integration.real_guests import RealGuests
 from tests.integration.site import Site
 from tools.cloud.layout import DEFAULT_HOSTS
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    shares.keep_share(config, items)
 
 
 @pytest.fixture(scope='session')

@@ -72,8 +72,9 @@ class Libvirtd:
         with (etc / 'passwd').open('a') as passwd, (etc / 'group').open('a') as group:
             passwd.write(USER)
             group.write(GROUP)
-        # Another libvirtd of this machine looks for free ports at the same time: each has some of its own.
-        first = random.randrange(20_000, 60_000, 100)
+        # Another libvirtd of this machine looks for free ports at the same time: each has some of its own. Runs beside
+        # one another have the same seed, so it can't choose.
+        first = random.SystemRandom().randrange(20_000, 60_000, 100)
         ports = ''.join(
             f'remote_{kind}_{name} = {port}\n'
             for kind, begin in (('display', 0), ('websocket', 50))

@@ -1,6 +1,7 @@
-"""The simulator itself: healthy seeds, the same seed is the same run, and faults that are put back are found.
+"""The simulator itself: healthy stories, the same story is the same run, and faults that are put back are found.
 
-Each ``python -m tests.simulation`` is a process of its own: its clock and its hub can't be shared.
+Each ``python -m tests.simulation`` is a process of its own: its clock and its hub can't be shared. With
+``KILONOVA_TEST_SHARE=0/2``, half of the stories and half of the faults: ``KILONOVA_TEST_SEED`` chooses both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures import shares
 from tests.simulation.faults import Gone, replace
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -43,13 +45,46 @@ def simulate(path: pathlib.Path, *arguments: str, jobs: int = 1) -> list[dict[st
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# Of which clouds how many seeds, from 1 on; others are ``make simulate``'s business.
-HEALTHY = {'': 6, 'functions': 4, 'pins': 4, 'kinds': 10, 'ports': 8, 'mixed': 4, 'volumes': 4}
+FIRST, STEP = shares.share('SHARE')
+# Numbers of stories of which a run with a share draws some.
+STORIES = 100_000
+
+
+def drawn(name: str, number: int) -> range:
+    """Return the seeds of a cloud's stories: from 1 on, and with a share, a part of that number from some seed on."""
+    if STEP == 1:
+        return range(1, number + 1)
+    start = 1 + shares.place(name, shares.seed()) % STORIES
+    return range(start, start + max(1, number // STEP))
+
+
+def named(shape: str, seeds: range) -> str:
+    """Return the argument that stands for these stories of a cloud."""
+    return f'{shape}:{seeds[0]}-{seeds[-1]}' if shape else f'{seeds[0]}-{seeds[-1]}'
+
+
+# Which stories of which clouds; others are ``make simulate``'s business.
+HEALTHY = {
+    shape: drawn(shape, number)
+    for shape, number in {'': 6, 'functions': 4, 'pins': 4, 'kinds': 10, 'ports': 8, 'mixed': 4, 'volumes': 4}.items()
+}
 ORDINARY = 'the ordinary mix'
-# Accepted operations over hosts with every kind of device.
-OPERATIONS = 120
+# Accepted operations of a story, at least, on an average.
+OPERATIONS = 10
 # Of the cloud 'functions'.
-TWICE = 3
+TWICE = HEALTHY['functions'][:3]
+
+
+def test_a_share_draws_fewer_stories_and_others_by_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f'{__name__}.STEP', 2)
+    stories = []
+    for seed in ('1', '2', '1'):
+        monkeypatch.setenv('KILONOVA_TEST_SEED', seed)
+        stories.append(drawn('kinds', 10))
+    assert stories[0] == stories[2] != stories[1] and list(map(len, stories)) == [5] * 3
+    assert len(drawn('mixed', 1)) == 1 and drawn('kinds', 10) != drawn('ports', 10)
+    monkeypatch.setattr(f'{__name__}.STEP', 1)
+    assert drawn('kinds', 10) == range(1, 11)
 
 
 @pytest.fixture(scope='module')
@@ -58,12 +93,14 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     healthy, faulty = set[str](), set[str]()
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.module is request.module and 'results' in item.fixturenames:
-            (faulty if item.function is test_faults_that_are_put_back_are_found else healthy).add(
-                item.callspec.params['shape'] if hasattr(item, 'callspec') else 'functions'
-            )
-    wanted = [f'--seeds={named(shape, f"1-{count}")}' for shape, count in HEALTHY.items() if shape in healthy]
+            if hasattr(item, 'callspec'):
+                shape = item.callspec.params['shape']
+                (faulty if item.function is test_faults_that_are_put_back_are_found else healthy).add(shape)
+            else:
+                healthy.update(HEALTHY if item.function is test_the_stories_have_operations else ['functions'])
+    wanted = [f'--seeds={named(shape, seeds)}' for shape, seeds in HEALTHY.items() if shape in healthy]
     wanted += [
-        f'--prove={fault}={named(shape, seeds[0])}'
+        f'--prove={fault}={proof(shape, seeds[0])}'
         for shape, proofs in PROOFS.items()
         if shape in faulty
         for fault, (_, seeds) in proofs.items()
@@ -71,12 +108,13 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return simulate(tmp_path_factory.mktemp('simulation') / 'results', *wanted, '--keep-going', jobs=2)
 
 
-def named(shape: str, seeds: str) -> str:
-    return f'{shape}:{seeds}' if shape else seeds
+def proof(shape: str, seed: str) -> str:
+    """Return the argument that stands for a story with a fault, and without it."""
+    return f'{shape}:{seed}' if shape else seed
 
 
-def of(results: list[dict[str, Any]], shape: str, seeds: int) -> list[dict[str, Any]]:
-    """The results of the first seeds of a cloud without a fault, in their order."""
+def of(results: list[dict[str, Any]], shape: str, seeds: range) -> list[dict[str, Any]]:
+    """Return the results of stories of a cloud without a fault, in their order."""
     return sorted(
         (
             one
@@ -84,7 +122,7 @@ def of(results: list[dict[str, Any]], shape: str, seeds: int) -> list[dict[str, 
             if (one['shape'] if one['shape'] in HEALTHY else '') == shape
             and not one['faults']
             and not one['proves']
-            and int(one['seed']) <= seeds
+            and int(one['seed']) in seeds
         ),
         key=lambda one: int(one['seed']),
     )
@@ -95,22 +133,28 @@ def test_nothing_is_wrong_with_the_code_as_it_is(results: list[dict[str, Any]], 
     """Every operation ends, nothing has two owners or is left over, and what users were told is so."""
     mine = of(results, shape, HEALTHY[shape])
     assert [(result['seed'], result['wrong']) for result in mine if result['wrong']] == []
-    assert len(mine) == HEALTHY[shape]
+    assert len(mine) == len(HEALTHY[shape])
     accepted = sum(result['accepted'] for result in mine)
     print(f'{shape or ORDINARY}: {accepted} operations')
-    assert accepted > (OPERATIONS if shape == 'kinds' else 10 * len(mine))
+    assert accepted > OPERATIONS * len(mine) or STEP > 1
+
+
+def test_the_stories_have_operations(results: list[dict[str, Any]]) -> None:
+    """Of a share, all clouds are counted together, as one story may have none."""
+    mine = [one for shape, seeds in HEALTHY.items() for one in of(results, shape, seeds)]
+    assert sum(one['accepted'] for one in mine) > (OPERATIONS / 2) * sum(map(len, HEALTHY.values())) > 0
 
 
 def test_a_seed_is_the_same_run_each_time(results: list[dict[str, Any]], tmp_path: pathlib.Path) -> None:
     """Two commands agree in every line of the trace."""
-    again = simulate(tmp_path / 'again', f'--seeds=functions:1-{TWICE}')
+    again = simulate(tmp_path / 'again', f'--seeds={named("functions", TWICE)}')
     first, second = ([result['digest'] for result in of(found, 'functions', TWICE)] for found in (results, again))
-    assert first == second and len(set(first)) == TWICE
+    assert first == second and len(set(first)) == len(TWICE)
 
 
 # Of the ordinary mix and of clouds: what a run must say that finds the fault, and seeds that find it. The first will
 # do, the others are for the day when a change of the code moves what happens in it.
-PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+EVERY_PROOF: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     '': {
         'late_order': ('is in the running guest of', ('125', '310')),
         'stale_owner': ('elsewhere', ('28', '124', '190')),
@@ -147,6 +191,10 @@ PROOFS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
         'stale_ports': ('probe: ', ('6',)),
     },
 }
+PROOFS = {
+    shape: {fault: proofs[fault] for fault in shares.share_of(sorted(proofs), FIRST, STEP, shares.seed())}
+    for shape, proofs in EVERY_PROOF.items()
+}
 
 
 @pytest.mark.parametrize('shape', PROOFS, ids=[shape or ORDINARY for shape in PROOFS])
@@ -159,7 +207,7 @@ def test_faults_that_are_put_back_are_found(results: list[dict[str, Any]], shape
             break
         if turn:
             results = simulate(
-                tmp_path / f'results{turn}', *(f'--prove={fault}={named(shape, seed)}' for fault, seed in tried.items())
+                tmp_path / f'results{turn}', *(f'--prove={fault}={proof(shape, seed)}' for fault, seed in tried.items())
             )
         mine = [one for one in results if one['proves'] in tried]
         assert [(one['seed'], one['wrong']) for one in mine if not one['faults'] and one['wrong']] == []
@@ -170,8 +218,11 @@ def test_faults_that_are_put_back_are_found(results: list[dict[str, Any]], shape
     assert left == {}
 
 
-# Seeds of power cuts by cloud, from 1 on, and one that finds what was wrong before; more: make simulate PLOT=power_cut.
-CUTS, CUT_PROOF = {'gpus': 2, 'kinds': 2, 'volumes': 1, 'mixed': 1}, 'gpus:3'
+# Power cuts by cloud, and one that finds what was wrong before; more: make simulate PLOT=power_cut.
+CUTS = {
+    shape: drawn(f'{shape}: cut', number) for shape, number in {'gpus': 2, 'kinds': 2, 'volumes': 1, 'mixed': 1}.items()
+}
+CUT_PROOF = 'gpus:3'
 
 
 def test_everything_comes_back_after_a_power_cut(tmp_path: pathlib.Path) -> None:
@@ -182,7 +233,7 @@ def test_everything_comes_back_after_a_power_cut(tmp_path: pathlib.Path) -> None
     """
     results = simulate(
         tmp_path / 'results',
-        *(f'--seeds={shape}:1-{count}' for shape, count in CUTS.items()),
+        *(f'--seeds={named(shape, seeds)}' for shape, seeds in CUTS.items()),
         f'--prove=forgotten_resume={CUT_PROOF}',
         '--plot=power_cut',
         '--keep-going',
@@ -190,7 +241,7 @@ def test_everything_comes_back_after_a_power_cut(tmp_path: pathlib.Path) -> None
     )
     healthy = [one for one in results if not one['faults']]
     assert [(one['shape'], one['seed'], one['wrong']) for one in healthy if one['wrong']] == []
-    assert len(healthy) == sum(CUTS.values()) + 1
+    assert len(healthy) == sum(map(len, CUTS.values())) + 1
     (proof,) = [one for one in results if one['faults']]
     assert 'a minute after all is back' in (proof['wrong'] or '')
 

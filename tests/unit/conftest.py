@@ -11,11 +11,17 @@ import hypothesis
 import pytest
 
 from kilonova.db import engine, migration
+from tests.fixtures import shares
 
 SCHEMAS: tuple[migration.Schema, ...] = ('api', 'cell')
 # 200 ms an example otherwise.
 hypothesis.settings.register_profile('kilonova', deadline=None)
 hypothesis.settings.load_profile('kilonova')
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    shares.keep_share(config, items)
 
 
 @pytest.fixture(scope='session')

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures import shares
 from tools import testrun
 from tools.testrun import Counts
 
@@ -57,7 +58,9 @@ def test_functional_runs_under_both_backends_and_on_each_database():
 
 
 def test_databases_that_ran_different_tests_fail():
-    whole = {'functional-sqlite-eventlet': {'a::1': False, 'a::2': True, 'b::1': False}}
+    whole = {
+        'functional-sqlite-eventlet': {'a::1': False, 'a::2': True, 'b::1': False},
+    }
     assert testrun.uneven(whole | {'functional-postgresql-threading': {'a::2': True, 'b::1': False}}) == ''
     assert testrun.uneven(whole) == testrun.uneven({}) == ''
     assert (
@@ -84,16 +87,18 @@ def test_what_a_report_says_of_each_test():
 
 
 def test_functional_tests_run_on_sqlite_and_a_share_of_each_file_on_a_server():
-    whole, *servers = testrun.PARTS['functional']
-    assert whole.env['KILONOVA_TEST_SHARE'] == whole.env['KILONOVA_TEST_FILES'] == ''
-    assert {run.paths for run in (whole, *servers)} == {('tests/functional',)}
+    sqlite, *servers = testrun.PARTS['functional']
+    assert {(run.paths, run.command) for run in (sqlite, *servers)} == {(('tests/functional',), ())}
+    assert [run.env['KILONOVA_TEST_FILES'] for run in (sqlite, *servers)] == ['', '0/2', '1/2']
 
-    def of(run: testrun.Run, what: str, number: int) -> list[int]:
-        return list(testrun.share_of(range(number), *map(int, run.env[f'KILONOVA_TEST_{what}'].split('/'))))
+    def of(run: testrun.Run, names: list[str], seed: str) -> set[str]:
+        return shares.share_of(names, *map(int, run.share.split('/')), seed)
 
-    for number in range(2, 60):
-        assert all(of(run, 'SHARE', number) for run in servers), number
-        assert sorted(of(servers[0], 'FILES', number) + of(servers[1], 'FILES', number)) == list(range(number))
+    # What a server runs is among what SQLite runs, which ``uneven`` compares, whatever the seed and the file's length.
+    for number in (1, 2, 5, 40, 120):
+        names = [f'tests/functional/test_some.py::test_{one}' for one in range(number)]
+        for seed in map(str, range(60)):
+            assert all(set() < of(run, names, seed) <= of(sqlite, names, seed) for run in servers)
 
 
 def test_each_test_with_the_model_of_placement_has_a_run_with_the_real_one():
@@ -101,13 +106,45 @@ def test_each_test_with_the_model_of_placement_has_a_run_with_the_real_one():
     *modelled, share = testrun.PARTS['functional']
     for run in (share, *testrun.EXTRA['databases'][:2]):
         assert 'KILONOVA_TEST_PLACEMENT' not in run.env and run.paths == ('tests/functional',), run.name
-    assert share.env['KILONOVA_TEST_SHARE'] and not testrun.EXTRA['databases'][0].env['KILONOVA_TEST_SHARE']
+    assert share.share and [run.share for run in testrun.EXTRA['databases']] == [''] * 3
     for run in (*modelled, *testrun.PARTS['flows'], testrun.PARTS['unit'][0]):
         assert run.env['KILONOVA_TEST_PLACEMENT'] == 'model', run.name
     *flows, scheduler = testrun.EXTRA['placement']
     assert (scheduler.paths, scheduler.env) == (('tests/unit/scheduler',), {})
     for run, other in zip(testrun.PARTS['flows'], flows, strict=True):
         assert (run.paths, run.command, other.env) == (other.paths, other.command, {}) and run.name != other.name
+        assert run.share and not other.share
+
+
+def test_each_folder_whose_runs_have_a_share_keeps_to_it():
+    """A run whose tests don't ask for its share would be whole without a word."""
+    shared = {
+        path.rpartition('/')[0] if path.endswith('.py') else path
+        for runs in [*testrun.PARTS.values(), *testrun.EXTRA.values()]
+        for run in runs
+        for path in run.paths
+        if run.share
+    }
+    folders = {'tests/functional', 'tests/flows', 'tests/simulation', 'tests/integration'}
+    assert shared == folders | {'tests/unit'}
+    for folder in folders | {'tests/unit'}:
+        file = testrun.ROOT / folder / ('test_simulation.py' if folder == 'tests/simulation' else 'conftest.py')
+        asked = 'shares.share(' if folder == 'tests/simulation' else 'shares.keep_share(config, items)'
+        assert asked in file.read_text(), folder
+
+
+def test_what_check_leaves_out_is_in_another_run():
+    """All unit tests and half of the functional ones are in each make test, all of both with WHOLE=1."""
+    found = {run.name: run.share for run in testrun.EXTRA['check'] if run.paths}
+    assert found == {
+        'unit-first': '',
+        'unit-rest': '0/2',
+        'api-threading': '',
+        'functional-sqlite-threading': '0/12',
+    }
+    assert [run.share for part in ('lint', 'type', 'unit', 'api') for run in testrun.PARTS[part]] == [''] * 10
+    for part in testrun.seeded(testrun.PARTS | testrun.EXTRA, '7', whole=True).values():
+        assert {run.share for run in part} == {''}
 
 
 def test_each_file_of_integration_tests_is_in_one_run():
@@ -169,6 +206,41 @@ def test_bytecode_is_kept_whatever_the_caller_has_said(monkeypatch):
     monkeypatch.setenv('KEPT', 'yes')
     found = testrun.environment(testrun.Run('some', env={'OWN': 'too'}))
     assert (found['KEPT'], found['OWN']) == ('yes', 'too') and 'PYTHONDONTWRITEBYTECODE' not in found
+
+
+def test_a_run_has_its_own_share_whatever_the_caller_has_said(monkeypatch):
+    monkeypatch.setenv(testrun.SHARE, '1/9')
+    for share in ('', '0/3'):
+        assert testrun.environment(testrun.Run('some', share=share))[testrun.SHARE] == share
+
+
+def test_all_runs_have_the_same_seed_and_the_runs_with_a_fixed_one_keep_it(monkeypatch):
+    monkeypatch.setenv(testrun.SEED, '7')
+    run = testrun.Run('one', paths=('tests/unit',), env={'OWN': 'too'}, share='0/3')
+    parts = {'some': (run, testrun.Run('two', ('ruff',)))}
+    one, two = testrun.seeded(parts, testrun.choose_seed(), whole=False)['some']
+    assert (one.env, two.env) == ({'OWN': 'too', testrun.SEED: '7'}, {testrun.SEED: '7'})
+    (kept,) = testrun.seeded({'some': (one,)}, '8', whole=False)['some']
+    assert kept.env[testrun.SEED] == '7' and kept.share == '0/3'
+    # pytest-randomly's, so that the order of tests and what they draw are the same again, too.
+    command = testrun.command_of(one, testrun.Layout.at(), Path('report'))
+    assert '--randomly-seed=7' in command
+    assert testrun.command_of(two, testrun.Layout.at(), Path('report'))[1:] == []
+
+
+def test_a_seed_is_drawn_by_chance_where_none_is_given(monkeypatch):
+    for given in ({}, {testrun.SEED: ''}):
+        monkeypatch.delenv(testrun.SEED, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        assert len({testrun.choose_seed() for _ in range(20)}) > 1
+
+
+@pytest.mark.parametrize('given', ['last', '-1', '0.5'])
+def test_a_seed_that_is_no_integer_is_refused(monkeypatch, capsys, given):
+    monkeypatch.setenv(testrun.SEED, given)
+    assert testrun.main(['lint']) == 2
+    assert given in capsys.readouterr().err
 
 
 def test_an_unknown_part_is_refused(capsys):
@@ -238,11 +310,55 @@ def test_a_run_whose_tests_fail_only_beside_others_passes_and_names_them(tmp_pat
     assert testrun.main(['some']) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == '2 passed, 0 failed' and 'passed alone' in said[-2] and 'test_busy' in said[-2]
+    assert said[0].partition(':')[0] == said[-3].partition(':')[0] and said[-3].startswith('seed ')
     tests.write_text(tests.read_text() + '\ndef test_bad():\n    assert False\n')
     (tmp_path / 'seen').unlink()
     assert testrun.main(['some']) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == '2 passed, 1 failed' and 'test_busy' in said[-3] and 'test_bad' not in said[-3]
+
+
+SHARED = """
+import pytest
+from tests.fixtures import shares
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    shares.keep_share(config, items)
+"""
+
+
+@pytest.mark.parametrize('seed', ['1', '2', '3', '4'])
+def test_a_second_try_runs_each_failed_test_of_a_share_and_no_other(tmp_path, monkeypatch, capsys, seed):
+    """With the real pytest and the real shares: of two files one has a single test, which is in each share."""
+    (tmp_path / 'conftest.py').write_text(SHARED)
+    (tmp_path / 'test_many.py').write_text(
+        'import pytest\n\n@pytest.mark.parametrize("number", range(16))\ndef test_odd(number):\n    assert number % 2\n'
+    )
+    (tmp_path / 'test_one.py').write_text('def test_bad():\n    assert False\n')
+    monkeypatch.setattr(testrun, 'RESULTS', tmp_path / 'results')
+    monkeypatch.setattr(testrun, 'ROOT', tmp_path)
+    monkeypatch.setattr(testrun, 'TOGETHER', ('some',))
+    monkeypatch.delenv(testrun.SEED, raising=False)
+    monkeypatch.setattr(testrun, 'choose_seed', lambda: seed)
+    monkeypatch.setenv('PYTHONPATH', str(Path(__file__).parents[3]))
+    run = testrun.Run('some', paths=('test_many.py', 'test_one.py'), share='1/3')
+    monkeypatch.setitem(testrun.PARTS, 'some', (run,))
+    for name in run.paths:
+        monkeypatch.setitem(testrun.SECOND_CHANCE, name, 'a reason')
+    assert testrun.main(['some']) == 1
+    capsys.readouterr()
+    first, again = (
+        testrun.outcomes((tmp_path / 'results' / f'{name}.xml').read_text()).keys() for name in ('some', 'some-again')
+    )
+    chosen = shares.share_of((f'test_many.py::test_odd[{number}]' for number in range(16)), 1, 3, seed)
+    assert first == {f'test_many::{name.partition("::")[2]}' for name in chosen} | {'test_one::test_bad'}
+    even = {f'test_many::test_odd[{number}]' for number in range(0, 16, 2)}
+    assert again == (first & even) | {'test_one::test_bad'} and again < first
+    # And all of them when the whole is asked for: so many failed that none of them has a second try.
+    monkeypatch.setattr(testrun, 'FEW', 8)
+    assert testrun.main([testrun.WHOLE, 'some']) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == '8 passed, 9 failed'
 
 
 TERMINATED = """
