@@ -53,8 +53,8 @@ class FaultAndLogMiddleware:
     Requests whose path is below one of ``PREFIXES`` are passed to the application ``api``, and all others to the
     application ``documents``. '/v2.1', '/v2.1/' and a GET of '/v2.1/<project>' are version documents, too.
 
-    Every error response is sent as a fault in JSON, also for webob's own error pages and for unexpected exceptions. The
-    exception is a path without a route: its response is webob's 404 page (``faults.no_route``).
+    Every error response is sent as a fault in JSON, also for webob's own error pages and for unexpected exceptions.
+    Only the response to a path without a route is webob's 404 page (``faults.no_route``).
 
     The log has one line for each request. The response also has the request id in the older header ``OLDER_ID``, except
     for version documents, as in Nova.

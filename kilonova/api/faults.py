@@ -46,7 +46,11 @@ def name(code: int) -> str:
 
 
 def fault(code: int, message: str, retry_after: str | None = None) -> webob.Response:
-    """Return an error response in Nova's form."""
+    """Return an error response in Nova's form.
+
+    ``code`` is the HTTP status. ``retry_after`` is a number of seconds as text, which is shown only with status 413 or
+    429.
+    """
     body: dict[str, Any] = {'code': code, 'message': message}
     if code in (413, 429) and retry_after is not None:
         body['retryAfter'] = retry_after
@@ -63,7 +67,7 @@ def no_route(environ: dict[str, Any]) -> WSGIApplication:
 
 
 def of_error(error: Exception) -> webob.Response:
-    """Return the response to an exception.
+    """Return the error response for an exception that a request raised.
 
     An unexpected exception is logged with its traceback, and the response only names its class.
     """

@@ -3,8 +3,8 @@
     FIELDS = Fields(Field('id', lambda row, viewer: row['uuid']), Field('locked', lambda row, viewer: …, since=9))
     FIELDS.render(row, viewer, version=9)
 
-A field whose value is ``ABSENT`` is left out of the body. ``viewer`` is any object from which the fields of the
-resource read values that the row does not have.
+A field whose value is ``ABSENT`` is left out of the body. ``viewer`` is an object with the values that the fields need
+in addition to the row, such as the rights of the caller.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class Fields:
         return self._shown[key]
 
     def render(self, row: Mapping[str, Any], viewer: Any, version: int, kind: str | None = None) -> dict[str, Any]:
-        """Return the response body of one row."""
+        """Return the response body of one row.
+
+        ``kind`` is a kind of body that the resource defines. If it is None, the body has the fields of all kinds.
+        """
         body = {}
         for field in self.at(version, kind):
             value = field.read(row, viewer)

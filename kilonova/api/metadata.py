@@ -235,9 +235,10 @@ class MetadataService:
         return known.vendors[name]
 
     def _password(self, known: Known, request: webob.Request) -> tuple[bytes, str]:
-        """Return or set the password that the guest encrypted for its owner.
+        """Return the server's encrypted password, or store the password that the guest sends with POST.
 
-        A guest can set its password only once. After the owner has cleared the password, the guest can set a new one.
+        The guest encrypts its password for the owner of the server. A guest can set its password only once. After the
+        owner has cleared the password, the guest can set a new one.
         """
         if request.method != 'POST':
             with known.cell.read() as conn:

@@ -119,7 +119,7 @@ class Policy:
         self._read_again()
         if target is None:
             target = {'project_id': ctxt.project_id, 'user_id': ctxt.user_id}
-        # A resource without a project matches no caller. Without this line, oslo.policy would compare the text 'None'.
+        # Leave out values that are None, so that no caller matches them. oslo.policy would compare the text 'None'.
         target = {name: value for name, value in target.items() if value is not None}
         credentials = {**ctxt.to_policy_values(), 'is_admin': ctxt.is_admin}
         try:
@@ -128,6 +128,6 @@ class Policy:
             return False
 
     def authorise(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Raise PolicyNotAuthorized (403) if the caller does not pass a rule."""
+        """Raise PolicyNotAuthorized (403) if the caller does not pass a rule for ``target`` (see ``allows``)."""
         if not self.allows(ctxt, rule, target):
             raise PolicyNotAuthorized(action=rule)

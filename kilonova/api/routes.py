@@ -127,9 +127,9 @@ _OWN_ROWS = tuple(replace(route, path=versions.OWN_PATH + route.path) for route 
 def operations(rule: str) -> list[tuple[str, str]]:
     """Return the requests that are checked against a policy rule.
 
-    Each request is a pair like ('POST', '/servers/{server_id}/action (os-start)'). The first requests in the list are
-    those of routes whose ``policy`` is the rule. The routes that have the rule in ``asks`` follow: their handlers check
-    it in addition. The old paths /os-volumes_boot are left out.
+    Each request is a pair like ('POST', '/servers/{server_id}/action (os-start)'). Requests for which every caller must
+    pass the rule (``Route.policy``) come first. Requests whose handler checks the rule in some cases (``Route.asks``)
+    follow. The old paths /os-volumes_boot are left out.
     """
     asked = [route for route in (*_ROWS, *_OWN_ROWS) if route.policy == rule]
     found = [*asked, *(route for route in (*_ROWS, *_OWN_ROWS) if rule in route.asks)]

@@ -115,7 +115,8 @@ def server_action(
 ) -> Route:
     """Return the route of an action on a server.
 
-    ``key`` is the only key of the body. The action exists in the microversions ``since`` to ``until``.
+    ``key`` is the only key of the body. The caller must pass the rule ``policy``, and the handler checks the rules
+    ``asks``. The action exists in the microversions ``since`` to ``until``.
     """
     return Route(
         'POST',
@@ -180,7 +181,10 @@ class Links:
         return {'rel': 'bookmark', 'href': f'{self._root}/{collection}/{quote(str(identifier))}'}
 
     def next(self, path: str, query: Mapping[str, Iterable[str]], marker: str | int) -> list[dict[str, str]]:
-        """Return the link to the page after ``marker``. ``path`` is a list such as 'servers/detail'."""
+        """Return the link to the next page of a list, which starts after ``marker``.
+
+        ``path`` is the path of the list, such as 'servers/detail', and ``query`` is the query of the request.
+        """
         pairs = [(name, value) for name, values in query.items() if name != 'marker' for value in values]
         return [{'rel': 'next', 'href': f'{self._base}/{path}?{urlencode([*pairs, ("marker", marker)])}'}]
 
@@ -418,6 +422,8 @@ def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Respons
 
 def _version(request: webob.Request, is_legacy: bool, headers: list[tuple[str, str]]) -> int:
     """Return the microversion of a request, and put the response headers about it into ``headers``.
+
+    ``is_legacy`` is true for a request to the 2.0 API, which always has the lowest microversion.
 
     Raises InvalidVersion (400) if the requested microversion is malformed, and UnsupportedVersion (406) if the API does
     not have it.

@@ -25,9 +25,9 @@ from kilonova.errors import Invalid
 
 # From this microversion on, lists refuse unknown query parameters.
 STRICT_SINCE = 75
-# Before this microversion, routes that define no query parameters ignore all query parameters. Now they refuse them.
+# From this microversion on, routes that define no query parameters refuse all query parameters.
 STRICT_EVERYWHERE = 102
-# An error message contains at most this many characters of the refused value, and at most this many of the reason.
+# The maximum number of characters of the refused value in an error message, and also of the reason in the message.
 MOST_SAID = 2048
 
 
@@ -56,7 +56,7 @@ class Prop(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A schema that is valid in the microversions ``since`` to ``until``. ``Windows`` has several of them."""
+    """One part of a ``Windows`` schema: the schema for the microversions ``since`` to ``until``."""
 
     schema: Any
     since: int = MIN
@@ -67,10 +67,11 @@ class Window(NamedTuple):
 # Lengths are checked first, so that checking a value that is too long does not take much time.
 # A text that is longer than ``maxLength`` is not compared with a pattern or format.
 # The items of a list that is longer than ``maxItems`` are not checked.
-# Repeated items of a list are found in one pass, and only the first errors of a value are compared.
-# ``$`` in a pattern matches only the end of the text. In Python alone, it also matches before a final line feed.
+# Repeated items of a list are found in one pass. Only the first ``MOST_ERRORS`` errors of a value are compared.
+# ``$`` in a pattern matches only the end of the text. In a regular expression of Python, it would also match before a
+# final line feed.
 
-# The maximum number of errors of a value that are compared to find the most relevant one.
+# If a value has several errors, the most relevant one is searched only among this many.
 MOST_ERRORS = 50
 
 Errors = Iterator[jsonschema.ValidationError]
@@ -91,7 +92,7 @@ _BOUNDS: dict[type, str] = {str: 'maxLength', list: 'maxItems', dict: 'maxProper
 
 
 def _is_long(value: Any, schema: dict[str, Any]) -> bool:
-    """Return whether the value is longer than its schema allows, so that other keywords need not be checked."""
+    """Return whether the value is longer than its schema allows. The other keywords are then not checked."""
     bound = _BOUNDS.get(type(value))
     return bound is not None and bound in schema and len(value) > schema[bound]
 
@@ -151,7 +152,11 @@ def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[s
 
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
-    """Return the check for the keyword minimum or maximum. It also applies to numbers that are written as text."""
+    """Return the check for the keyword minimum or maximum. It also applies to numbers that are written as text.
+
+    ``compare(number, limit)`` returns whether a number is allowed. ``word`` is the middle of the error text, for
+    example 'less than the minimum'.
+    """
 
     def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
         try:
@@ -174,7 +179,7 @@ def _largest(validator: Validator, bound: int, value: Json, schema: dict[str, An
 
 
 def _bytes(validator: Validator, limit: int, value: Json, schema: dict[str, Any]) -> Errors:
-    """Check the keyword ``maxBytes``: the length of a text in bytes.
+    """Check the keyword ``maxBytes``: a text has at most ``limit`` bytes.
 
     The keyword is for long text columns, whose size MySQL limits in bytes and not in characters.
     """
@@ -223,8 +228,8 @@ class Schema:
     def check(self, body: Any, version: int, relaxed: bool = False) -> Any:
         """Check a body and return it in the form that handlers get.
 
-        If ``relaxed`` (the 2.0 API), unknown keys are removed instead of refused, and spaces around names are removed.
-        Raises ValidationError if the body does not match the schema.
+        ``relaxed`` is true for the 2.0 API: unknown keys are then removed instead of refused, and spaces around names
+        are removed. Raises ValidationError if the body does not match the schema.
         """
         validator = self._validator(version)
         if relaxed:
@@ -268,13 +273,13 @@ class Windows(Schema):
         self.windows = windows
 
     def at(self, version: int) -> dict[str, Any]:
-        """Return the plain JSON schema of the range that includes the microversion."""
+        """Return the plain JSON schema of the only ``Window`` whose microversions include ``version``."""
         return next(at(window.schema, version) for window in self.windows if window.since <= version <= window.until)
 
 
 @dataclass(frozen=True)
 class QuerySchema:
-    """The schema of a query string. The schema of a property applies to each of its values.
+    """The schema of a query string. A parameter may occur several times, and its schema applies to each of the values.
 
     If ``private`` is true, parameters whose name begins with an underscore are accepted. Unknown parameters are refused
     from microversion ``strict_since`` on, and ignored before.
@@ -289,7 +294,8 @@ class QuerySchema:
     def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> QuerySchema:
         """Return the schema of a query with these properties.
 
-        Unlike the constructor, it refuses unknown parameters from ``STRICT_SINCE`` on by default.
+        ``strict_since`` and ``private`` are the fields of this class. The default of ``strict_since`` is 75 here, but
+        102 in the constructor.
         """
         return cls(props, strict_since, private)
 
@@ -311,7 +317,10 @@ class QuerySchema:
         return {**schema, 'patternProperties': {'^_': {}}} if self.private else schema
 
     def check(self, values: Mapping[str, list[str]], version: int) -> None:
-        """Raise ValidationError if the query does not match the schema."""
+        """Raise ValidationError if the query does not match the schema.
+
+        ``values`` is a dict from parameter to the list of its values.
+        """
         if not values:
             return
         if version not in self._validators:
@@ -324,7 +333,7 @@ def _raise(validator: Validator, value: object, what: str) -> None:
     if error is None:
         return
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
-    # Use ``absolute_path``: for an error inside anyOf or oneOf, the attribute ``path`` begins only at that keyword.
+    # ``absolute_path`` is the path from the whole body. Inside anyOf or oneOf, ``path`` would be only its last part.
     names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
     if not names or (names[-1] == 'name' and isinstance(error.cause, BadName)):
         raise ValidationError(detail=_cut(message))
@@ -334,9 +343,10 @@ def _raise(validator: Validator, value: object, what: str) -> None:
 
 
 def _cut(text: str) -> str:
-    """Return the text, or its start and end if it is long.
+    """Return the text, or only its start and end if it has more than ``MOST_SAID`` characters.
 
-    An error message repeats the sent value, but not all of a large body. The reason is at the end of the message.
+    The text is a value from the request or an error message, and both can be large. A message tells its reason at the
+    end.
     """
     return text if len(text) <= MOST_SAID else f'{text[: MOST_SAID // 2]}...{text[-MOST_SAID // 2 :]}'
 

@@ -190,8 +190,8 @@ _NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trai
 class _SpecTable(NamedTuple):
     """The rows of the table of extra specs, prepared for a search.
 
-    ``rows`` are pairs of a row's name, as a compiled regular expression, and the row. ``namespaces`` matches the
-    namespaces in which unknown names are errors.
+    Each item of ``rows`` is a pair of a compiled regular expression for the keys of extra specs, and the ``Spec`` for
+    these keys. ``namespaces`` matches the namespaces in which unknown names are errors.
     """
 
     rows: tuple[tuple[re.Pattern[str], Spec], ...]

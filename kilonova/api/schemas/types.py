@@ -84,7 +84,10 @@ def one_of(*values: str) -> dict[str, Any]:
 
 
 def when(value: str) -> datetime.datetime:
-    """Convert the text of a time in a query to naive UTC. The schema of the query has checked the text."""
+    """Convert a time in a query from text to a datetime in UTC without tzinfo.
+
+    The text can be parsed, because the schema of the query has checked it.
+    """
     return timeutils.normalize_time(timeutils.parse_isotime(value))
 
 

@@ -3,9 +3,9 @@
 A host is in at most one availability zone. A host that has servers stays in its zone, because its servers were
 requested in that zone.
 
-Placement stores a copy: the compute nodes of each aggregate's hosts (``clients.aggregates``). The transaction that
-changes the hosts of an aggregate also inserts an operation row for the update of Placement. If this update fails, the
-operation row remains, and a conductor repeats the update.
+Placement has a copy of the aggregates, with the compute nodes of the hosts as members (``clients.aggregates``). The
+transaction that changes the hosts of an aggregate also inserts an operation row for the update of Placement. If this
+update fails, the operation row remains, and a conductor repeats the update.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class NotRemoved(Conflict):
 
 
 class NotUpdated(Invalid):
-    """Error 400: the update would change the zone of hosts that have servers or are in another zone."""
+    """Error 400: the aggregate's new zone is refused, because its hosts have servers or are in another zone already."""
 
     msg_fmt = 'Cannot update aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 class MetadataNotUpdated(Invalid):
-    """Error 400: the metadata would change the zone of hosts that have servers or are in another zone."""
+    """Error 400: the zone in the new metadata is refused, because hosts have servers or are in another zone already."""
 
     msg_fmt = 'Cannot update metadata of aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
@@ -96,7 +96,7 @@ def get(backend: Backend, identifier: str) -> dict[str, Any]:
 
 
 def create(backend: Backend, ctxt: RequestContext, name: str, zone: Zone) -> dict[str, Any]:
-    """Create an aggregate without hosts and return it.
+    """Create an aggregate without hosts and return it. ``zone`` is its availability zone or None.
 
     Raises AggregateNameExists (409) if another aggregate has this name.
     """
@@ -251,14 +251,14 @@ def _number(identifier: str) -> int:
 
 # --- zones -----------------------------------------------------------------------------------------------------------
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the availability zone of a host. ``rows`` are all aggregates that contain the host."""
+    """Return the availability zone of a host that is in the aggregates ``rows`` and in no others."""
     return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
 
 
 def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], error: type[Invalid]) -> None:
     """Raise ``error`` if the new ``metadata`` would change the availability zone of hosts that have servers.
 
-    Do nothing if ``metadata`` does not have the key ``availability_zone``.
+    ``number`` is the id of the aggregate. Do nothing if ``metadata`` does not have the key ``availability_zone``.
     """
     if ZONE not in metadata:
         return
@@ -318,7 +318,7 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 # --- Placement -------------------------------------------------------------------------------------------------------
 def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.OperationRow:
-    """Insert and return an operation row for the update of Placement.
+    """Insert and return the operation row that updates the membership of ``host`` in an aggregate in Placement.
 
     If this process does not complete the update within ``MEND_AFTER`` seconds, a conductor runs the operation.
     """

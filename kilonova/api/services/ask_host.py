@@ -32,7 +32,7 @@ def ask(backend: Backend, ctxt: RequestContext, server: ServerRef, method: str, 
 
     Raises:
         InstanceNotReady: The server has no host yet (error 409).
-        HostDown: The host's compute service is down (error 409).
+        ServerHostDown: The host's compute service is down (error 409).
         HostTooOld: The host's compute service does not support the method (error 409).
         Unavailable: This process has no RPC client for hosts.
     """

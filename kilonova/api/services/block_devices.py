@@ -208,10 +208,10 @@ def read(
 def local_disks(
     ephemerals: Sequence[object], swaps: Sequence[object], flavor: Mapping[str, Any], *, has_root: bool
 ) -> int:
-    """Return the number of local disks of a server for which these ephemeral and swap disks are requested.
+    """Return how many local disks a server will have.
 
-    If no ephemeral or no swap disks are requested, the flavor's disks of this kind are counted. ``has_root`` says
-    whether the root disk is local.
+    ``ephemerals`` and ``swaps`` are the requested disks. If one of the two is empty, the flavor's disks of this kind
+    are counted instead. ``has_root`` says whether the root disk is local.
     """
     return has_root + (len(ephemerals) or bool(flavor['ephemeral_gb'])) + (len(swaps) or bool(flavor['swap']))
 
@@ -291,8 +291,8 @@ def beside_image(
     """Combine the block devices of a create request with the block devices that its image describes.
 
     ``of_image`` are the image's block devices. If the request has a root disk of its own, the image's root disk is left
-    out. If ``of_image`` is not empty, the image has no disk data. Then no disk can be made from the image's data, so
-    the request's local disk with the source ``image_id`` is left out.
+    out. An image with block devices has no disk data, so the request's local disk with the source ``image_id`` is left
+    out.
     """
     if not of_image:
         return list(devices)
@@ -311,8 +311,8 @@ def _from_old(devices: Iterable[Mapping[str, Any]], has_image: bool) -> list[dic
     """Convert block devices from the older syntax to the newer one.
 
     In the older syntax, swap and ephemeral disks are named 'swap' and 'ephemeralN' in ``virtual_name``, and all other
-    block devices are volumes. The older syntax has no boot_index: without an image, the server boots from the first
-    volume.
+    block devices are volumes. The older syntax has no boot_index. If ``has_image`` is false, the server boots from the
+    first volume.
     """
     found = [_one_from_old(device) for device in devices]
     if not has_image:
@@ -359,7 +359,10 @@ def _check(device: Mapping[str, Any], volumes: bool) -> None:
 
 
 def _check_hardware(device: Mapping[str, Any], source: str) -> None:
-    """Raise InvalidBlockDevice if the block device has a bus, device type or file system that no host supports."""
+    """Raise InvalidBlockDevice if the block device has a bus, device type or file system that no host supports.
+
+    ``source`` is the source type of the block device, such as IMAGE.
+    """
     kind = 'volume' if is_volume(device) else 'local disk'
     for name, known in (('disk_bus', BUSES), ('device_type', DEVICE_TYPES)):
         if device.get(name) and device[name] not in known:
@@ -394,7 +397,11 @@ def _wish(device: Mapping[str, Any]) -> VolumeWish:
 
 
 def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) -> dict[str, Any]:
-    """Return a block_device_mapping row with all columns, because one INSERT needs rows with the same columns."""
+    """Return a new block_device_mapping row for the block device ``device`` of a request.
+
+    ``source`` and ``destination`` are its source type and destination type, and ``more`` are values of other columns.
+    The row has all columns, because one INSERT needs rows with the same columns.
+    """
     index = device.get('boot_index')
     return {
         'uuid': uuidutils.generate_uuid(),
@@ -418,7 +425,8 @@ def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) 
 def _check_boot_order(devices: Iterable[Mapping[str, Any]], has_image: bool) -> None:
     """Raise BootSequence if the boot indexes are not 0, 1, 2 and so on.
 
-    If no block device has boot index 0, the image of imageRef counts as the disk with boot index 0.
+    If no block device has boot index 0 and ``has_image`` is true, the image of imageRef counts as the disk with boot
+    index 0.
     """
     found = sorted(index for index in map(_boot_index, devices) if index is not None)
     if has_image and found[:1] != [0]:

@@ -310,8 +310,9 @@ def _image(
 ) -> dict[str, Any]:
     """Return the image of the root disk, after checking that it fits the flavor.
 
-    ``named`` is the image of imageRef, or None. If the server boots from a volume, the returned image has no id. It has
-    the values of ``named``. If ``named`` is None, it has the values of the image from which the volume was made.
+    ``named`` is the image of imageRef, or None. ``disks`` and ``chosen`` are the requested disks and the looked-up
+    volumes. If the server boots from a volume, the result has no id. It is then a copy of ``named`` or, if ``named`` is
+    None, of the image that the volume was made from.
 
     Raises Invalid or Forbidden if the image does not fit, and InvalidBlockDevice if the root disk names another image
     than imageRef.
@@ -603,7 +604,7 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
             **(holder.for_ports(uuid) if shared.networks.profiles else {}),
         },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # All servers have the same PCI request ids, because the scheduler maps each id to resource providers only once.
+        # All servers of this request share the PCI request ids: the scheduler finds the providers of each id only once.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.

@@ -22,8 +22,8 @@ def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once
     """Delete a server, whatever its state.
 
     A running operation is cancelled and undone. If the server has no cell yet, only its build request is deleted. If
-    [DEFAULT]reclaim_instance_interval is set, a server that ran once and is on a host is soft-deleted, unless
-    ``at_once`` is true. Do nothing if the server is being deleted already.
+    [DEFAULT]reclaim_instance_interval is set, a server is only soft-deleted if it ran once and is on a host. With
+    ``at_once`` it is always deleted completely. Do nothing if the server is being deleted already.
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator.

@@ -46,8 +46,8 @@ class EvacuateRequest:
     """The parameters of an evacuation.
 
     ``host`` is the requested destination, which must pass the scheduler's filters. If ``host`` is None, the scheduler
-    chooses. With ``force`` the filters are not applied to ``host``, which only must be up and have room. ``shared``
-    says whether the old and the new host share the storage of the disks, or is None if the user does not say. If
+    chooses. With ``force`` the filters are not applied, and ``host`` must only be up and have room. ``shared`` says
+    whether the old and the new host share the storage of the disks, or is None if the user does not say. If
     ``stays_off`` is true, the guest is not started.
     """
 

@@ -111,7 +111,7 @@ def _notify(backend: Backend, ctxt: RequestContext, flavor_id: str) -> None:
 
 
 def set_specs(backend: Backend, ctxt: RequestContext, flavor_id: str, values: dict[str, str]) -> None:
-    """Set these extra specs of a flavor, and keep its other extra specs.
+    """Set the extra specs ``values`` of a flavor, and keep its other extra specs.
 
     Raises FlavorNotFound if the flavor does not exist.
     """

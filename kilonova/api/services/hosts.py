@@ -67,7 +67,7 @@ class HostBinaryNotFound(NotFound):
 
 
 class HostIsDown(Invalid):
-    """Error 400: the compute service of the host is down."""
+    """Error 400: the uptime of a host can't be read, because its compute service is down."""
 
     msg_fmt = 'Compute service of %(host)s is unavailable at this time.'
 
@@ -101,9 +101,9 @@ def list_services(
 ) -> list[InCell]:
     """Return the services of all cells, each row with its availability zone under ``zone``.
 
-    Services that have no heartbeat (``HIDDEN``) are left out. Runs one SQL statement for each cell. Cells whose
-    database does not answer are appended to the list ``silent``. If ``silent`` is None, a cell that does not answer
-    raises an error.
+    Services that have no heartbeat (``HIDDEN``) are left out. Runs one SQL statement for each cell. ``host`` and
+    ``binary`` are filters. Cells whose database does not answer are appended to the list ``silent``. If ``silent`` is
+    None, a cell that does not answer raises an error.
     """
     with backend.api_db.read() as conn:
         zone_of = _zone_of_hosts(aggregates.zones(conn))
@@ -207,11 +207,12 @@ def find_binary(backend: Backend, host: str, binary: str) -> InCell:
 
 
 def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
-    """Write ``disabled``, ``disabled_reason`` or ``forced_down`` of a service, and return the new row.
+    """Write the columns ``disabled``, ``disabled_reason`` or ``forced_down`` of a service, and return the new row.
 
-    If a compute service is enabled or disabled, its host receives an RPC call. The host then changes the trait in
-    Placement that excludes it from scheduling. A host that does not receive the call changes the trait when it is up
-    again. If a compute service is forced down, conductors continue at once with the operations that wait for the host.
+    ``values`` is a dict of these columns. If a compute service is enabled or disabled, its host receives an RPC call.
+    The host then changes the trait in Placement that excludes it from scheduling. A host that does not receive the call
+    changes the trait when it is up again. If a compute service is forced down, conductors continue at once with the
+    operations that wait for the host.
 
     Raises EvacuatedServersLeft if forced_down is removed before the host has cleaned up after evacuations, and
     NoSuchService if the service was deleted.
@@ -231,7 +232,7 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
 
 
 def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> None:
-    """Wake conductors for the operations that wait for a host, because the host is known to be off.
+    """Wake conductors to continue the operations that wait for a host whose service was forced down or deleted.
 
     Without this call, the operations would continue only at their next retry. If the database or the message queue does
     not answer, only log a warning.
@@ -250,7 +251,7 @@ def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> 
 def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:
     """Raise EvacuatedServersLeft if forced_down is removed from a host that has not cleaned up after evacuations.
 
-    Guests of evacuated servers may still run on the host, until the compute service of the host starts and stops them.
+    Guests of evacuated servers may still run on this host. Its compute service stops these guests when it starts.
     """
     if row['binary'] != COMPUTE or not row['forced_down'] or values.get('forced_down', True):
         return
@@ -439,7 +440,7 @@ def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> 
 
 
 def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the compute nodes of a host, and the resource sums of the servers on the host by project.
+    """Return the compute nodes of a host, and for each project the resources that its servers use on the host.
 
     Raises HostNotMapped if the host is in no cell, and ComputeHostNotFound if it has no node.
     """

@@ -258,15 +258,18 @@ def _kernel_size(backend: Backend, ctxt: RequestContext, name: str, image_id: st
 
 
 def of_server(system_metadata_of_server: dict[str, str], image_ref: str | None) -> dict[str, Any]:
-    """Return the server's stored copy of its image, as a dict of the image's fields and ``properties``."""
+    """Return the server's stored copy of its image, as a dict of the image's fields and ``properties``.
+
+    The copy is read from the server's system metadata. ``image_ref`` is the id of the image.
+    """
     return ImageMeta.from_system_metadata(system_metadata_of_server, image_ref or None).to_dict()
 
 
 def disk_config(properties: Mapping[str, Any], image_id: str | None, wanted: str | None) -> bool:
-    """Return whether a server's diskConfig is AUTO.
+    """Return whether the diskConfig of a server that is created or rebuilt is AUTO.
 
-    ``wanted`` is 'AUTO' or 'MANUAL'. If it is None, the image property ``auto_disk_config`` decides. Raises
-    DiskConfigDisabled if AUTO is wanted and this property is 'Disabled'.
+    ``properties`` are the properties of its image. ``wanted`` is 'AUTO' or 'MANUAL'. If ``wanted`` is None, the image
+    property ``auto_disk_config`` decides. Raises DiskConfigDisabled if AUTO is wanted and this property is 'Disabled'.
     """
     said = str(properties.get('auto_disk_config', properties.get('hw_auto_disk_config', '')))
     if wanted is None:

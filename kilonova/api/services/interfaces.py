@@ -68,9 +68,9 @@ class InterfaceAttachContinues(Unavailable):
 class WantedInterface:
     """A requested interface: an existing port of the user, or a new port in a network.
 
-    If ``network_id`` and ``port_id`` are None, the new port is in the only network that the project can use.
-    ``address`` is the requested fixed address of a new port. ``tag`` is the device tag by which the guest finds the
-    interface.
+    If ``network_id`` and ``port_id`` are None, the project must be able to use exactly one network, which gets the new
+    port. ``address`` is the requested fixed address of a new port. ``tag`` is the device tag by which the guest finds
+    the interface.
     """
 
     network_id: str | None = None

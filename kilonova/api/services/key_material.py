@@ -53,7 +53,7 @@ class Material:
 
 
 def generate(kind: str, user_id: str) -> Material:
-    """Generate a key pair like Nova's: Ed25519 for ssh, RSA with a self-signed certificate for x509."""
+    """Generate a key pair as Nova does. ``kind`` is 'ssh' (Ed25519) or 'x509' (RSA with a self-signed certificate)."""
     return _ssh() if kind == SSH else concurrency.native(_certificate, user_id)
 
 

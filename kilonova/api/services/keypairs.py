@@ -71,7 +71,7 @@ def get(backend: Backend, user_id: str, name: str) -> dict[str, Any]:
 def create(
     backend: Backend, ctxt: RequestContext, user_id: str, name: str, kind: str = SSH, public_key: str | None = None
 ) -> NewKeypair:
-    """Import a user's public key, or generate a key pair if ``public_key`` is None.
+    """Import a user's public key, or generate a key pair if ``public_key`` is None. ``kind`` is 'ssh' or 'x509'.
 
     Raises:
         InvalidKeypair: The public key can't be read (error 400).

@@ -164,7 +164,7 @@ class RequestedInterface:
 
     ``network_id`` is '' while only the port is known, and AUTO if the network is created later. ``address`` is the
     requested fixed address of a new port. ``device`` is the PCI request of a port that is a function of a PCI device.
-    ``resource_request`` is the resources that the port requests from Placement, as Neutron writes them. ``profile`` is
+    ``resource_request`` has the resources that the port requests from Placement, in Neutron's format. ``profile`` is
     the device profile of a port that is an accelerator. ``tag`` is the device tag by which the guest finds the
     interface.
     """
@@ -187,9 +187,9 @@ class RequestedInterface:
 class RequestedNetworks:
     """The networks and security groups that a request asks for, before they are looked up.
 
-    ``interfaces`` are in the order of the request. If ``interfaces`` is None, the server gets one interface in the only
-    network of the project. If the project has no network, a network is created if ``needed`` is true, otherwise the
-    server gets no interface. ``groups`` are names or ids of security groups.
+    ``interfaces`` are in the order of the request. If ``interfaces`` is None, the server gets one interface in the
+    network of its project. If the project has no network, a network is created if ``needed`` is true. If ``needed`` is
+    false, the server gets no interface. ``groups`` are names or ids of security groups.
     """
 
     interfaces: tuple[RequestedInterface, ...] | None = ()
@@ -357,7 +357,8 @@ def _repeated(values: Sequence[Any]) -> Any:
 def find(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *, external: bool) -> FoundNetworks:
     """Look up the networks, ports and security groups of a create request, as ``look_up`` does.
 
-    Raises Invalid (400) if one of them does not exist. In this case ``look_up`` would raise NotFound (404).
+    If one of them does not exist, ``look_up`` raises NotFound (404). This function raises Invalid (400) instead, as is
+    right for a create request.
     """
     try:
         return look_up(backend, ctxt, asked, external=external)
@@ -424,7 +425,10 @@ def _chosen(
 def _named(
     client: NetworkClient, ctxt: RequestContext, asked: Iterable[RequestedInterface]
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
-    """Return the requested interfaces, each with the id of its network, and a dict from id to network."""
+    """Return the requested interfaces, each with the id of its network, and a dict from id to network.
+
+    Raises PortNotFound or NetworkNotFound if a port or network of ``asked`` does not exist.
+    """
     ports = _ports(client, ctxt, [one.port_id for one in asked if one.port_id is not None])
     devices = _devices(client, ports.values())
     interfaces = tuple(
@@ -556,6 +560,8 @@ def _check_free(
     client: NetworkClient, ctxt: RequestContext, networks: dict[str, Network], wanted: Sequence[RequestedInterface]
 ) -> None:
     """Check that each requested fixed address belongs to its network and is free.
+
+    ``wanted`` are the interfaces with a requested address. ``networks`` is a dict from id to network.
 
     Raises:
         FixedIpNotOfNetwork: The address is in no subnet of the network.

@@ -73,8 +73,8 @@ def keys(backend: Backend, asked: object) -> sealing.SealingKeys | None:
 def choose(backend: Backend, sealed_by: sealing.SealingKeys | None, given: str | None) -> str | None:
     """Return the password that the user gave, or a new random one.
 
-    Return None if no keys are configured (``sealed_by`` is None), because a password is only sent to the host
-    encrypted.
+    ``given`` is the user's password or None. Return None if no keys are configured (``sealed_by`` is None), because a
+    host gets passwords only in encrypted form.
     """
     if sealed_by is None:
         return None

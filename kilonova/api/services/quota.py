@@ -61,13 +61,13 @@ class LimitTooSmall(Invalid):
 
 
 class LimitTooLarge(Invalid):
-    """Error 400: the new limit of a user is above what the project's limit leaves for this user."""
+    """Error 400: a user's new limit is above the project's limit minus the limits of the project's other users."""
 
     msg_fmt = 'Quota limit %(limit)s for %(resource)s must be less than or equal to %(maximum)s.'
 
 
 class LostRace(OverQuota):
-    """The quota is exceeded only because of concurrent requests, and the request was withdrawn completely."""
+    """Concurrent requests exceed the quota. This request was withdrawn completely and can be repeated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +150,7 @@ def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]
 
 
 def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return the amounts of resources that a project's servers use, and that the servers of its user ``user_id`` use.
+    """Return the usage of a project's servers and, if ``user_id`` is given, of this user's servers in the project.
 
     Servers of all cells are counted, and servers that have no cell yet. Runs one SQL statement for each database. If a
     cell does not answer, the sizes of its servers are taken from the request specs in the API database.
@@ -183,7 +183,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
 
 
 def usage_and_groups(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return the resources that ``usage`` returns, and the number of server groups under the key 'server_groups'."""
+    """Return the result of ``usage``, with the number of server groups added under the key 'server_groups'."""
     found = usage(backend, project_id, user_id)
     with backend.api_db.read() as conn:
         found.shared['server_groups'], found.own['server_groups'] = quotas.server_groups(conn, project_id, user_id)
@@ -283,7 +283,7 @@ def recheck(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int], wi
 
 
 def settled(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that may raise LostRace, so that it is called again after LostRace and a random pause.
+    """Decorate a function, so that it is called again after a random pause if it raises LostRace.
 
     The function is called at most four times. If the last call raises LostRace, the caller gets this error.
     """
@@ -312,7 +312,7 @@ def _sides(allowed: UserLimits, used: quotas.Parts) -> list[tuple[Mapping[str, i
 
 
 def _bounds(limits_of: Mapping[str, int], wanted: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return the (resource, limit) pairs of the resources in ``wanted`` that have a limit."""
+    """Return (resource, limit) pairs of the resources in ``wanted`` that have a limit in ``limits_of``."""
     return [(name, limits_of[name]) for name in sorted(wanted) if wanted[name] and limits_of.get(name, -1) >= 0]
 
 
@@ -343,11 +343,13 @@ def _refuse(allowed: UserLimits, wanted: Mapping[str, int], used: quotas.Parts) 
 def give(backend: Backend, project_id: str, user_id: str | None, values: Mapping[str, int], force: bool) -> None:
     """Set limits of a project, or of one of its users. ``values`` is a dict from resource to limit.
 
-    If the limits are not in the API database, only log a warning. With ``force`` the values are not checked.
+    If [quota]driver does not read limits from the API database, only log a warning. With ``force`` the values are set
+    without a check.
 
     Raises:
-        LimitTooSmall: A limit is below the usage or, for a project, below the sum of its users' limits (error 400).
-        LimitTooLarge: A user's limit is above what the project's limit leaves for this user (error 400).
+        LimitTooSmall: A limit is below the usage, or a project's limit is below the sum of its users' limits (error
+            400).
+        LimitTooLarge: A user's limit is above the project's limit minus the limits of its other users (error 400).
     """
     if not is_ours(backend):
         LOG.warning(
@@ -377,7 +379,10 @@ def _check_limits(backend: Backend, project_id: str, user_id: str | None, values
 
 
 def give_class(backend: Backend, name: str, values: Mapping[str, int]) -> None:
-    """Set limits of a quota class, by resource. Do nothing if the limits are not in the API database."""
+    """Set limits of a quota class. ``values`` is a dict from resource to limit.
+
+    Do nothing if [quota]driver does not read limits from the API database.
+    """
     if is_ours(backend):
         quotas.set_class_limits(backend.api_db, name, values)
 
@@ -385,7 +390,7 @@ def give_class(backend: Backend, name: str, values: Mapping[str, int]) -> None:
 def forget(backend: Backend, project_id: str, user_id: str | None) -> None:
     """Delete the limits of a user, or of a project and all its users if ``user_id`` is None.
 
-    Do nothing if the limits are not in the API database.
+    Do nothing if [quota]driver does not read limits from the API database.
     """
     if is_ours(backend):
         quotas.delete_limits(backend.api_db, project_id, user_id)

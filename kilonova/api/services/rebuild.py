@@ -58,7 +58,7 @@ class NumaTopologyChanges(Invalid):
 
 
 class OtherImageOfVolume(Invalid):
-    """Error 400: the root volume has another image, and only microversions since 2.93 may change it."""
+    """Error 400: the root volume was made from another image, and before 2.93 a rebuild can't change that."""
 
     msg_fmt = 'Unable to rebuild with a different image for a volume-backed server: this needs API 2.93.'
 
@@ -225,6 +225,8 @@ def _image(backend: Backend, ctxt: RequestContext, image_ref: str) -> dict[str, 
 
 def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], root: Volume | None) -> None:
     """Check that the image fits the server's flavor, NUMA topology and PCI devices, which a rebuild does not change.
+
+    ``root`` is the volume that the server boots from, or None.
 
     Raises:
         FlavorMemoryTooSmall, other subclasses of Invalid: The image needs more memory or a larger disk.

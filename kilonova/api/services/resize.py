@@ -53,7 +53,7 @@ class CannotMigrateToSameHost(Invalid):
 
 
 class NotResized(Invalid):
-    """Error 400: the server has no finished move to confirm or revert."""
+    """Error 400: no resize or cold migration of the server waits for a confirm or revert."""
 
     msg_fmt = 'Instance has not been resized.'
 
@@ -148,7 +148,7 @@ def migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, host: str
         create.check_host(backend, host)
     image = images.of_server(instance.system_metadata, instance.image_ref)
     spec, old_spec = specs_of(backend, ctxt, instance, instance.flavor, image)
-    # A migration never has the server's own host as destination, even if a resize may have it.
+    # A cold migration must leave the server's host, even if an option allows resizes on the same host.
     spec.ignore_hosts, spec.requested_destination = [instance.host], destination_of(ctxt, server, host)
     _accept(
         backend,
@@ -205,12 +205,11 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
 def specs_of(
     backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor, image: dict[str, Any]
 ) -> tuple[RequestSpec, RequestSpec]:
-    """Return a tuple of the request spec of a move to ``flavor``, and the request spec that is stored now.
+    """Return two request specs: the one for a move to ``flavor``, and the one that is stored now.
 
-    If ``flavor`` is new, the PCI requests of the flavor's aliases are built from the flavor. If the server keeps its
-    flavor, it also keeps these PCI requests, so that a renamed alias does not prevent an evacuation. The PCI requests
-    of the server's ports are always kept. Each PCI request gets a new id, because the server holds devices on two hosts
-    during a move.
+    For another flavor, the PCI requests for the flavor's aliases are made anew. If the server keeps its flavor, it
+    keeps its PCI requests, so that a renamed alias does not prevent an evacuation. The PCI requests of the server's
+    ports are always kept. Each PCI request gets a new id, because the server holds devices on two hosts during a move.
 
     Raises Invalid if the flavor and the image don't fit together, and the errors of ``accelerators.groups``.
     """
@@ -225,11 +224,11 @@ def specs_of(
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # If the server keeps its flavor, ignore the error: invalid values of a flavor must not prevent an evacuation.
+        # If the server keeps its flavor, ignore invalid values of this flavor: they must not prevent an evacuation.
         if not stays:
             raise
     spec.num_instances = 1
-    # A create request may have forced a host or node. A move must be able to choose another one.
+    # Remove the host or node that the create request may have forced, so that the server can move to another host.
     spec.force_hosts = spec.force_nodes = None
     spec.pci_requests = InstancePCIRequests(
         instance_uuid=instance.uuid,
@@ -363,7 +362,8 @@ def revert(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
 def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
     """Check the server's state, and return the uuid of the migration that waits for a confirm or revert.
 
-    Raises NotResized (400) if no migration waits, and the errors of ``server_operations.check``.
+    ``event`` is the state change of the confirm or revert. Raises NotResized (400) if no migration waits, and the
+    errors of ``server_operations.check``.
     """
     server_operations.check(ctxt, server, event)
     with server.cell.read() as conn:
@@ -389,7 +389,7 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> R
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # If the old flavor's extra specs are invalid, keep the value None: the server was created without a topology.
+        # If the old flavor's extra specs are invalid, the topology stays None: the server was created without one.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

@@ -77,10 +77,10 @@ def remove(backend: Backend, ctxt: RequestContext, server: ServerRef, name: str)
 def listed(
     backend: Backend, ctxt: RequestContext, uuid: str
 ) -> tuple[Sequence[SecurityGroupRules], dict[str, SecurityGroupRules]]:
-    """Return a tuple of the security groups of a server's ports, and a dict from id to security group.
+    """Return two values: the security groups of a server's ports, and a dict from id to security group.
 
     The dict also has the groups that the rules of these groups name as remote groups. All groups are read with the
-    user's token. If this cloud has no network service, the tuple and the dict are empty.
+    user's token. If this cloud has no network service, both values are empty.
     """
     networks = backend.networks
     if networks is None:

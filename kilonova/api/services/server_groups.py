@@ -134,7 +134,7 @@ def asked_for(backend: Backend, ctxt: RequestContext, uuid: str | None) -> dict[
 
 
 def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> InstanceGroup | None:
-    """Return the group as an InstanceGroup for the request spec, or None without a group.
+    """Return the group as an InstanceGroup for the request spec, or None if ``group`` is None.
 
     The object has no members and hosts: they are read when the scheduler chooses a host.
     """
@@ -156,7 +156,7 @@ def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> Instance
 
 @contextlib.contextmanager
 def refused_as_asked() -> Iterator[None]:
-    """Return a context manager that converts the error GroupNotFound of its block to Invalid (400).
+    """Return a context manager that raises Invalid (400) if its block raises GroupNotFound.
 
     The block raises GroupNotFound if a group is deleted between its check and the write of the new servers.
     """
@@ -190,7 +190,7 @@ def recheck(
 
 
 def tell_members(backend: Backend, ctxt: RequestContext, group: Mapping[str, Any] | None) -> None:
-    """Send the notification ``server_group.add_member``. Do nothing without a group."""
+    """Send the notification ``server_group.add_member``. Do nothing if ``group`` is None."""
     if group is None:
         return
     uuid = group['uuid']

@@ -1,8 +1,8 @@
 """Find the server of an API request, check its state, and accept an operation on it.
 
-The server may be in a cell, or still be a build request. Accepting an operation writes its row and the instance action
-in one transaction of the cell. ``run``, or the caller of ``accept``, then wakes a conductor. ``wait`` waits for the end
-of an operation.
+The server may be in a cell, or still be a build request. To accept an operation is to write the operation row and the
+instance action in one transaction of the cell. ``run``, or the caller of ``accept``, then wakes a conductor. ``wait``
+waits for the end of an operation.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ PARTIAL_SINCE = 69
 HISTORY_SINCE = 21
 # The first and the longest pause between two queries while a request waits for an operation, in seconds.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# The kinds of short operations. Clients often request several short operations of a server at once.
-# So a request waits until a short operation that is running on the server has ended.
+# The kinds of short operations. Clients often request several short operations of a server at the same time.
+# ``accept_in_turn`` waits for the end of a running short operation, so that the next request does not fail.
 _BRIEF = frozenset(
     (
         'attach_interface',
@@ -58,7 +58,7 @@ _BRIEF = frozenset(
     )
 )
 
-# Events of ``kilonova.states`` that are refused for servers whose ports are accelerators.
+# Events (state changes, see ``kilonova.states``) that are refused if a port of the server is an accelerator.
 _BLOCKED_BY_ACCELERATED_PORTS = frozenset(
     (
         'suspend.start',
@@ -75,7 +75,7 @@ T = TypeVar('T')
 
 
 class PortAccelerated(Invalid):
-    """Error 400: the action is not possible for a server that has ports that are accelerators."""
+    """Error 400: the action is not possible, because a port of the server is an accelerator."""
 
     msg_fmt = 'Feature not supported with Ports that have accelerators.'
 
@@ -193,7 +193,7 @@ def check(
     hosted: bool = True,
     locked: bool = False,
 ) -> None:
-    """Check that a server's lock, state and host allow ``event``.
+    """Check that a server's lock, state and host allow the state change ``event`` (see ``kilonova.states``).
 
     The check uses the row in ``server``. The transaction that accepts the operation checks the state again.
     ``launched`` says whether the server must have been started once, and ``hosted`` says whether it must have a host.
@@ -234,6 +234,9 @@ def accept(
 ) -> None:
     """Change the server's state by ``event`` and write the operation row and the instance action, in one transaction.
 
+    ``row`` is the operation row, ``name`` is the name of the instance action, and ``more`` are further arguments of
+    ``operations.accept``.
+
     Raises:
         InstanceInvalidState: The server's state does not allow the event, for example because a concurrent request has
             changed it.
@@ -257,8 +260,8 @@ def accept_in_turn(
     """Call ``accept``, and retry while a short operation of the server is running.
 
     A short operation attaches or detaches an interface or a volume, or creates or deletes a volume snapshot. It may
-    change the server after the caller has checked it. If this matters, the caller passes a function ``write`` that
-    checks the server again in the transaction.
+    change the server after the caller has checked it. If this matters, the caller passes a function as ``write`` (in
+    ``more``), which checks the server again in the transaction.
 
     Raises InstanceBusy if the short operations don't end within the RPC response timeout, or if another kind of
     operation is running.
@@ -294,8 +297,9 @@ def run(
 ) -> None:
     """Accept an operation on the server's host, and wake a conductor.
 
-    Waits for the end of short operations as ``accept_in_turn`` does. If ``hosted`` is false, the server may be on no
-    host. Raises the errors of ``check`` and ``accept_in_turn``.
+    ``kind`` and ``args`` are the kind and the arguments of the operation. ``event`` is the state change that begins it.
+    Waits for the end of short operations as ``accept_in_turn`` does, which also gets ``more``. If ``hosted`` is false,
+    the server may be on no host. Raises the errors of ``check`` and ``accept_in_turn``.
     """
     check(ctxt, server, event, hosted=hosted)
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args)

@@ -123,7 +123,7 @@ def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Wher
     _check_destination(backend, zone if where.is_given else None, where)
     spec = wanted.obj_clone()
     spec.num_instances, spec.ignore_hosts = 1, None
-    # A create request may have forced a host or node. An unshelve must be able to choose another one.
+    # Remove the host or node that the create request may have forced, so that the server can start on another host.
     spec.force_hosts = spec.force_nodes = None
     spec.requested_destination = resize.destination_of(ctxt, server, where.host)
     of_flavor = [

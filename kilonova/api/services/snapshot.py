@@ -51,7 +51,7 @@ class BackupOfVolume(Invalid):
 
 @dataclass(frozen=True)
 class Making:
-    """The parameters of an image of a server.
+    """The parameters of a new image that is created from a server.
 
     ``event`` is the event that changes the server's state. ``kind`` is the kind of the operation, and ``action`` is the
     name of the instance action. ``metadata`` are image properties that the user sets, and ``properties`` are image
@@ -75,7 +75,7 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
 
     Raises:
         NoImageProperty: A key of the metadata is the name of a standard field of images.
-        NotServed: A property of the server's image prevents that an image is created of the running server.
+        NotServed: A property of the server's image forbids images of the running server.
         BackupOfVolume: A backup is requested of a server that boots from a volume.
         Forbidden, Invalid: The image service or the volume service refuses the request.
         TookTooLong: The image service answered so late that a conductor already deletes the new image.
@@ -190,7 +190,8 @@ def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: ServerRef, 
 def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, delay: float) -> str:
     """Insert an operation that deletes the image and its volume snapshots, and return the operation's uuid.
 
-    The operation is due after ``delay`` seconds.
+    A conductor runs the operation after ``delay`` seconds. If the image is complete before, the caller deletes the
+    operation.
     """
     row = OperationRow.new(ctxt, 'release', server.uuid, SnapshotsRelease(snapshots_of=image_id), beside=True)
     operations.plan(backend.api_db, [row], delay)
@@ -198,10 +199,10 @@ def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: s
 
 
 def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, note: str) -> None:
-    """Delete the image of a refused request, and the operation that would delete the image later.
+    """Delete the image of a refused request at once, instead of by its operation later.
 
-    ``note`` is the uuid of this operation. If the operation does not exist, the request was accepted after all. Then do
-    nothing.
+    ``note`` is the uuid of the operation that would delete the image later. This operation is deleted, too. Do nothing
+    if it does not exist any more, because the request was then accepted after all.
     """
     try:
         with server.cell.read() as conn:
@@ -224,7 +225,7 @@ def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
         LOG.warning(
-            'Image %s will be deleted by a conductor in %d s (operation %s), unless its snapshot was accepted: %s',
+            'If the snapshot of image %s was not accepted, a conductor deletes the image in %d s (operation %s): %s',
             image_id,
             LATE,
             note,

@@ -128,7 +128,7 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
                 pci_request.requests_from_flavor({pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases)
             )
         except KilonovaError:
-            # The alias is not configured any more, or has several resource classes: count it by its name only.
+            # If the alias is not configured any more or has several resource classes, count it only by its name.
             continue
         for group in groups:
             for resource_class, count in group.resources.items():

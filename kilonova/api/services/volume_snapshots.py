@@ -152,7 +152,8 @@ def _accept(
 ) -> None:
     """Accept the operation after short operations of the server, such as attaches, have ended.
 
-    The transaction checks again that the volume is attached with the same file, and raises MovedOn if it is not.
+    ``kind`` is CREATE or DELETE. The transaction checks again that the volume is attached with the same file, and
+    raises MovedOn if it is not.
     """
     event = f'{kind}.start'
     server_operations.check(ctxt, server, event, locked=True)

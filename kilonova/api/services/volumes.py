@@ -88,7 +88,7 @@ class NotBootable(Invalid):
 
 
 class VolumeOfMany(Invalid):
-    """Error 400: one request can't attach this volume to several servers."""
+    """Error 400: a request for several servers names a volume that only one server can have."""
 
     msg_fmt = 'Cannot attach one or more volumes to multiple instances'
 
@@ -433,9 +433,10 @@ def find(
 ) -> list[ChosenVolume]:
     """Look up the volumes, snapshots and images that the requested volumes name.
 
-    ``most`` is the maximum number of servers of the create. Return an empty list if this cloud has no volume service.
-    Raises Invalid if a volume, snapshot or image does not exist or can't be used. Sends one request for each volume,
-    for each snapshot, and for each image of a root volume. Sends two requests for the snapshot of a root volume.
+    ``most`` is the maximum number of new servers. ``multiattach`` says whether a volume that allows several servers is
+    accepted. Return an empty list if this cloud has no volume service. Raises Invalid if a volume, snapshot or image
+    does not exist or can't be used. Sends one request for each volume, for each snapshot, and for each image of a root
+    volume. Sends two requests for the snapshot of a root volume.
     """
     client = backend.volumes
     if client is None:
@@ -484,8 +485,8 @@ class MadeVolumes:
     """The volumes of new servers.
 
     ``rows`` is a dict from a server's uuid to the block_device_mapping rows of its volumes. ``notes`` are the uuids of
-    operations that delete the newly created volumes. A conductor runs these operations unless the transaction that
-    accepts the servers deletes them.
+    operations that delete the newly created volumes. The transaction that accepts the servers deletes these operations.
+    If there is no such transaction, a conductor runs them.
     """
 
     rows: Mapping[str, list[dict[str, Any]]]
@@ -498,9 +499,9 @@ def made(
 ) -> Iterator[MadeVolumes]:
     """Create the missing volumes of new servers, and yield all their volumes as ``MadeVolumes``.
 
-    This is a context manager. The volume service may still be creating the new volumes while the block runs. A
-    conductor deletes the new volumes if the block fails, if this process dies, or if the volume service does not answer
-    a request to create a volume.
+    This is a context manager. ``chosen`` are the volumes that each of the servers ``uuids`` gets. The volume service
+    may still be creating the new volumes while the block runs. A conductor deletes the new volumes if the block fails,
+    if this process dies, or if the volume service does not answer a request to create a volume.
     """
     if all(one.volume is not None for one in chosen):
         yield MadeVolumes({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})

@@ -67,8 +67,8 @@ class BadDeleteInfo(Invalid):
 def _delete_info(call: Call) -> dict[str, Any]:
     """Return the parsed and checked query parameter delete_info.
 
-    Raises BadDeleteInfo if the parameter is missing, repeated, no JSON, or inconsistent, and ValidationError if it does
-    not match its schema.
+    Raises BadDeleteInfo if the parameter is missing, repeated or no JSON, or if it names a file to merge into, but no
+    file to merge. Raises ValidationError if the parameter does not match its schema.
     """
     texts = call.query.get('delete_info', [])
     if len(texts) != 1:

@@ -131,7 +131,10 @@ FIELDS = Fields(
 
 
 def _body(row: Row, viewer: HypervisorView, kind: str) -> dict[str, Any]:
-    """Return the response body of a compute node; its row has the additional member ``service``."""
+    """Return the response body of a compute node. ``kind`` is WHOLE or BRIEF.
+
+    ``row`` is the row of the node, and its additional member ``service`` is the row of the service.
+    """
     return FIELDS.render(row, viewer, viewer.version, kind)
 
 

@@ -125,7 +125,10 @@ def delete(call: Call) -> None:
 
 
 def _cached(call: Call, column: str) -> list[dict[str, Any]]:
-    """Return the server's interfaces from a column of its row, in the order in which the guest has them."""
+    """Return the server's interfaces from its info cache, in the order in which the guest has them.
+
+    ``column`` is the name that the info cache has in the server's row.
+    """
     found: list[dict[str, Any]] = json.loads(call.server.row[column] or '[]')
     return found
 

@@ -35,7 +35,7 @@ _FIELDS = Fields(
 
 
 def _shown(limits: Mapping[str, int], version: int) -> dict[str, Any]:
-    """Return a dict from resource to limit, with the resources that this microversion shows."""
+    """Return the limits of a quota class, with only the resources that this microversion shows."""
     return _FIELDS.render(limits, None, version)
 
 

@@ -88,12 +88,12 @@ _FIELDS = Fields(
 
 
 def _shown(limits: UserLimits, version: int) -> dict[str, Any]:
-    """Return a dict from resource to limit, with the resources that this microversion shows."""
+    """Return the limits of a project or user, with only the resources that this microversion shows."""
     return _FIELDS.render(limits, None, version)
 
 
 def _detailed(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str, Any]:
-    """Return a dict from resource to {limit, in_use, reserved}.
+    """Return a dict from resource to {limit, in_use, reserved}. ``used`` is a dict from resource to usage.
 
     ``reserved`` is always 0, because Kilonova has no quota reservations.
     """
@@ -128,7 +128,7 @@ def update(call: Call) -> Any:
     """Set limits of a project or of its user (``PUT /os-quota-sets/{tenant_id}``).
 
     Unless the request sets ``force``, a limit is refused (400) if it is lower than the current usage. A limit of a user
-    is also refused if the project's limit does not leave so much for this user.
+    is also refused if it is higher than the project's limit minus the limits of the other users.
     """
     project_id, user_id = _whose(call)
     body = dict(call.body['quota_set'])

@@ -79,7 +79,7 @@ class TokenNotShown(KilonovaError):
 
 
 def _open(call: Call, protocol: str, kind: str) -> str:
-    """Create a console token and return the console's URL.
+    """Create a console token and return the console's URL. ``kind`` is a console type, such as 'novnc'.
 
     Raises:
         ConsoleTypeInvalid: The protocol has no such console type (400).

@@ -178,7 +178,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _rule_fields(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a new rule in the form of the network service's API.
+    """Return the fields of the requested rule ``wanted`` in the form of the network service's API.
 
     Raises NoCidr if the cidr is malformed, and PortsOfIcmp if a port is -1 and the protocol is not ICMP.
     """

@@ -1,4 +1,4 @@
-"""Measurements of a server by its hypervisor (``/servers/{server_id}/diagnostics``)."""
+"""Diagnostics of a running server: CPU time, memory and traffic, for example (``/servers/{server_id}/diagnostics``)."""
 
 from __future__ import annotations
 

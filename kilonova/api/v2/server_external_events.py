@@ -89,7 +89,7 @@ POWER = {
 }
 # Events that need a tag: the id of a volume or of an accelerator request.
 TAGGED = frozenset((GROWN, REIMAGED, ACCELERATOR))
-# Codes of the response. NOTHING_THERE: the server has no host, or not the object that the event names (a volume …).
+# Codes of the response. NOTHING_THERE: the server has no host, or does not have the object that the event names.
 ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 
 
@@ -174,7 +174,7 @@ def _hand_on(
         )
     except Unanswered as error:
         LOG.warning(
-            'Could not send events of servers %s to host %s; a host that waits for an event also polls: %s',
+            'Could not send events of servers %s to host %s (it also finds the changes by polling): %s',
             ', '.join(about),
             host,
             error,

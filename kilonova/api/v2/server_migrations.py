@@ -41,7 +41,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ServerMigrationView:
-    """The rights of the caller. ``hosts``: whether the caller may see source and destination of a migration."""
+    """The rights of the caller. ``hosts``: whether the caller may see the hosts of migrations."""
 
     hosts: bool
 
@@ -81,25 +81,25 @@ _EARLY = 65
 
 # --- functions that the handlers call, and their errors --------------------------------------------------------------
 class NotLiveMigration(NotFound):
-    """Error 404: the migration is not a live migration."""
+    """Error 404 when a live migration is shown: the migration with this id is of another type."""
 
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not live-migration.'
 
 
 class NotUnderWay(NotFound):
-    """Error 404: the live migration has ended."""
+    """Error 404 when a live migration is shown: the live migration has ended."""
 
     msg_fmt = 'Migration %(id)s for server %(uuid)s is not in progress.'
 
 
 class ServerMigrationNotFound(NotFound):
-    """Error 404: the server has no migration with this id."""
+    """Error 404 when a live migration is aborted: the server has no migration with this id."""
 
     msg_fmt = 'Migration %(migration_id)s not found for instance %(instance_id)s'
 
 
 class NoMigrationToForce(Invalid):
-    """Error 400: the server has no migration with this id, so a migration can't be forced to complete."""
+    """Error 400 when a live migration is forced to complete: the server has no migration with this id."""
 
     msg_fmt = ServerMigrationNotFound.msg_fmt
 
@@ -114,7 +114,7 @@ class InvalidMigrationState(Invalid):
 
 
 class Unknown(NotFound):
-    """Error 404: the server has no live migration with this id."""
+    """Error 404 when a live migration is shown: the server has no migration with this id."""
 
     msg_fmt = 'In-progress live migration %(id)s is not found for server %(uuid)s.'
 
@@ -228,13 +228,13 @@ def abort(call: Call) -> None:
 def force_complete(call: Call) -> None:
     """Make a live migration complete (``POST /servers/{server_id}/migrations/{migration_id}/action``).
 
-    The source host is called within the request. The event of the instance action contains the host's answer.
+    The request waits for the answer of the source host. The event of the instance action contains the answer.
 
     Raises:
         NoMigrationToForce: The server has no such migration (400).
         InvalidMigrationState: The migration is not a live migration, or it is not running (400).
         InstanceInvalidState: The server's state does not allow the request (409).
-        HostDown, HostTooOld: The source host is down, or its release does not have this RPC method (409).
+        ServerHostDown, HostTooOld: The source host is down, or its release does not have this RPC method (409).
         KilonovaError: The host refuses the request.
     """
     backend, ctxt, server, identifier = call.backend, call.ctxt, call.server, call.path['migration_id']

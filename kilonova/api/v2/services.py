@@ -92,7 +92,7 @@ def index(call: Call) -> Any:
     return {'services': bodies}
 
 
-# --- changes until 2.52: the path has a verb, the body a host and a binary ------------------------------------------
+# --- changes until 2.52: the path has a verb, and the body names a host and a binary ---------------------------------
 def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
     host, binary = call.body['host'], call.body['binary']
     row = hosts.change(call.backend, call.ctxt, hosts.find_binary(call.backend, host, binary), values)

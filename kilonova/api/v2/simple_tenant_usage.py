@@ -110,7 +110,7 @@ def _servers(
     """Return at most ``limit`` servers that existed in the period, ordered by cell and then by id.
 
     With ``marker`` (the uuid of a server) the list begins after this server. Servers of a cell that does not answer are
-    left out. Runs one SQL statement per cell. To find the marker, one more runs in each cell until a cell has it.
+    left out. Runs one SQL statement per cell, and one more per cell until the cell of the marker is found.
 
     Raises:
         UnknownMarker: No cell has the server ``marker`` (400).

@@ -46,7 +46,7 @@ def _brief(row: Row) -> dict[str, Any]:
 
 
 def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the rows of a host's resources.
+    """Return the resources of a host as the rows of the response.
 
     The rows are, in this order: the total of the host, the amount that its compute service counts as used, the sum over
     the flavors of the servers on the host, and for each project the sum over the flavors of its servers.

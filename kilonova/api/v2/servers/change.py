@@ -84,7 +84,7 @@ class CannotPin(Conflict):
 
 
 def _write(backend: Backend, ctxt: RequestContext, server: ServerRef, values: dict[str, Any]) -> None:
-    """Write columns of the table ``instances``.
+    """Write ``values``, a dict from column of the table ``instances`` to its new value, for the server.
 
     If the hostname changes, the same transaction inserts an operation. The conductor that runs this operation sets the
     new hostname on the server's ports.
@@ -119,7 +119,7 @@ def _disk_config(server: ServerRef, wanted: str) -> bool:
     return images.disk_config_of_server(kept, server.row['image_ref'], wanted)
 
 
-# The number of attempts to write a request spec, if another transaction (a move) changes it at the same time.
+# The maximum number of attempts to write a request spec. An attempt fails if a move of the server changes the spec.
 PINS = 5
 
 

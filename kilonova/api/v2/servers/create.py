@@ -304,7 +304,10 @@ def has_password(call: Call) -> bool:
 
 
 def _body(call: Call, row: dict[str, Any], password: str | None, groups: list[str]) -> dict[str, Any]:
-    """Return the response body of a create, which describes the first of the new servers."""
+    """Return the response body of a create, which describes the first of the new servers.
+
+    ``groups`` are the names of its security groups. The body has no password if ``password`` is None.
+    """
     body = {
         'id': row['uuid'],
         'links': call.links.of('servers', row['uuid']),

@@ -177,7 +177,7 @@ def _list(call: Call, detailed: bool) -> Any:
     all_filters = call.may(ALL_FILTERS)
     owner = _owner(call, query, detailed)
     if all_filters:
-        # Only these callers get an error for a filter that names a table. Others have this filter ignored.
+        # A filter that names a table is an error for callers who may use all filters. For others it is ignored.
         _refuse_joined(call.query)
     filters = pages.read_filters(
         call.backend,
@@ -220,8 +220,8 @@ def _list(call: Call, detailed: bool) -> Any:
 def _owner(call: Call, query: dict[str, str], detailed: bool) -> owners.Owner:
     """Return the owner whose servers are listed: the caller's project, or ``owners.ALL`` for all projects.
 
-    Raises PolicyNotAuthorized (403) if the request is for all projects and the caller does not pass the policy rule for
-    that.
+    Raises PolicyNotAuthorized (403) if the caller may not list the servers of all projects. ``detailed`` says which
+    policy rule is checked.
     """
     wanted = query.get('all_tenants')
     if wanted is None:

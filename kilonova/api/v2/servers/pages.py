@@ -178,8 +178,9 @@ def read_filters(
 ) -> Filters:
     """Return the filters of a request. Filters that the caller may not use are ignored.
 
-    ``query`` has one value for each filter. ``statuses`` are the values of the filter 'status', one of which must
-    match.
+    ``query`` has one value for each filter. With ``all_filters`` the caller may use every filter. With ``all_tenants``
+    the servers of all projects are listed, so the request can filter by project. ``statuses`` are the values of the
+    filter 'status', one of which must match.
 
     Raises:
         Invalid: The value of a filter is malformed (400).
@@ -238,7 +239,7 @@ def _pattern(name: str, value: str) -> str:
 
 
 def _address(name: str, value: str, family: int) -> str:
-    """Return a regular expression that finds servers by IP address, for the text of their info caches.
+    """Return a regular expression that finds an IP address in the text of a server's info cache.
 
     ``value`` is the text of the filter ``name``: a regular expression for addresses. ``family`` is the IP version.
     Raises Invalid if ``value`` is malformed.
@@ -272,7 +273,7 @@ def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime 
 def _asks_for_soft_deleted(filters: Filters) -> bool:
     """Return whether soft-deleted servers are listed.
 
-    Soft-deleted servers are listed only if the filters name the state SOFT_DELETED, deleted servers, or a time of
+    They are listed only with a filter for the state SOFT_DELETED, for deleted servers, or for the time of the last
     change.
     """
     asked = {vm for vm, _, _ in filters.states or ()} | set(filters.equal.get('vm_state', ()))
@@ -341,7 +342,7 @@ def _of_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
     # The servers of a cell that does not answer can't be read.
-    # Fail unless these servers are listed with the status UNKNOWN (from 2.69 on), or an option allows incomplete lists.
+    # Fail unless the servers of this cell are listed as UNKNOWN (from 2.69 on), or an option allows incomplete lists.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent

@@ -78,9 +78,9 @@ class ServerView:
     answers: dict[tuple[str, Any, Any], bool] = field(default_factory=dict)
 
     def allows(self, rule: str, row: Row) -> bool:
-        """Return whether the caller passes a policy rule for the owner of the row.
+        """Return whether the caller passes a policy rule for the project and user of the server ``row``.
 
-        Each rule is checked only once for the servers of the same owner.
+        The result is cached, so each rule is checked only once for all servers of the same user.
         """
         key = rule, row['project_id'], row['user_id']
         if key not in self.answers:
@@ -154,7 +154,7 @@ def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
 
 
 def plain_addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
-    """Return the server's addresses without extension fields, such as {label: [{'version': 4, 'addr': '10.2.0.9'}]}."""
+    """Return the server's addresses by network label, each with only the fields 'version' and 'addr'."""
     return {
         label: [{name: one[name] for name in ('version', 'addr')} for one in found]
         for label, found in addresses(row).items()
@@ -240,7 +240,7 @@ FIELDS = Fields(
     Field('flavor', _flavor, since=47),
     Field('created', lambda row, viewer: zulu(row['created_at'])),
     Field('updated', lambda row, viewer: zulu(row['updated_at'] or row['created_at'])),
-    # Before 2.75 the responses to PUT and rebuild have addresses without extension fields.
+    # Before 2.75 the addresses in the responses to PUT and rebuild have only the fields 'version' and 'addr'.
     Field('addresses', lambda row, viewer: plain_addresses(row), until=74, kinds=_ACTED),
     Field('addresses', lambda row, viewer: addresses(row), since=75, kinds=_ACTED),
     Field('addresses', lambda row, viewer: addresses(row), kinds=_LATER),
@@ -305,7 +305,8 @@ def brief(row: Row, viewer: ServerView) -> dict[str, Any]:
 def unknown(row: Row, viewer: ServerView, detailed: bool) -> dict[str, Any]:
     """Return a list entry of a server whose cell does not answer (from 2.69 on).
 
-    The entry only has values from the server's instance mapping.
+    The entry only has values from the server's instance mapping in the API database. With ``detailed`` the entry also
+    has the project and the time of creation.
     """
     body = {'id': row['uuid'], 'status': 'UNKNOWN', 'links': viewer.links.of('servers', row['uuid'])}
     return {**body, 'tenant_id': row['project_id'], 'created': zulu(row['created_at'])} if detailed else body
@@ -342,7 +343,10 @@ def viewer(call: Call, **facts: Any) -> ServerView:
 
 
 def sees_hosts(call: Call) -> bool:
-    """Return whether the caller may see the state of a server's host, at least the state UNKNOWN."""
+    """Return whether the caller may see the states of the servers' hosts.
+
+    Some callers may see only the state UNKNOWN. The result is true for them, too.
+    """
     return call.may(HOST_STATUS) or call.may(HOST_STATUS_UNKNOWN)
 
 
@@ -357,7 +361,8 @@ def show(call: Call) -> Any:
 def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, Any]:
     """Return the response body of the request's server.
 
-    ``changed`` is the server as it was read after the request changed it; None if it was not read again.
+    ``kind`` is the kind of the body, such as ONE. ``changed`` is the server as it was read again after the change, or
+    None if it was not read again.
     """
     server = changed or call.server
     row = server.row
