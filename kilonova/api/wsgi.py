@@ -147,7 +147,7 @@ class PolicyInterface(Protocol):
 class Reply:
     """A response with headers.
 
-    ``status`` replaces the status of the route, if it is not None. ``text`` is a body that is not JSON; its
+    ``status`` replaces the status of the route, if it is not None. ``text`` is a body that is not JSON. Its
     Content-Type must be in ``headers``.
     """
 
@@ -410,8 +410,7 @@ class Dispatcher:
 def _no_own_route(environ: WSGIEnvironment, allowed: list[str]) -> webob.Response:
     """Return the error response to a request below /kilonova/v1 that has no route: a fault with status 405 or 404.
 
-    The status is 405 if the path has routes for other methods, which are in ``allowed``, and 404 if ``allowed`` is
-    empty.
+    ``allowed`` are the methods for which the path has routes. The status is 404 if there are none, otherwise 405.
     """
     if not allowed:
         return faults.fault(404, faults.NOT_FOUND)

@@ -97,8 +97,7 @@ def _number(conn: Connection, marker: str) -> int | None:
 def _find(backend: Backend, uuid: str) -> Row:
     """Return the row of a device from the cell that has it.
 
-    Raises NotFound if no cell has the device. Raises Unanswered if the device was not found but a cell did not answer,
-    because that cell may have the device.
+    Raises NotFound if no cell has the device, and Unanswered if the device may be in a cell that does not answer.
     """
     missing = NotFound(f'Device {uuid} could not be found.')
     if not uuidutils.is_uuid_like(uuid):

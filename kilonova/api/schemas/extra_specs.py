@@ -5,8 +5,8 @@
     check({'hw:nosuch': '1'}, validated=False)     # None: the request's microversion is below 2.86
 
 Namespaces without a row in the table belong to operators, and are not checked. A plug-in, such as a scheduler filter,
-may add rows: an entry point in the group ``kilonova.api.extra_spec_validators`` names a function that returns an
-iterable of ``Spec``. The namespaces of these rows are then checked, too.
+may add rows. It has an entry point in the group ``kilonova.api.extra_spec_validators``, which names a function that
+returns an iterable of ``Spec``. The namespaces of these rows are then checked, too.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[
 
 
 def _limit(part: str, *, off: bool = False) -> Callable[[str], str | None]:
-    """Return a function that checks whether a CPU limit is in the range that a host's kernel can accept.
+    """Return a function that checks the value of a CPU limit against the range of values that kernels accept.
 
-    ``part`` is a key of ``tuning.CPU_LIMITS``. The accepted range depends on the kernel, so a value is valid if at
-    least one kernel accepts it. If ``off`` is true, a value below 0 is valid too, and means no limit.
+    ``part`` is a key of ``tuning.CPU_LIMITS``. The range depends on the version of the kernel, so a value is valid if
+    at least one version accepts it. If ``off`` is true, a value below 0 is valid too, and means no limit.
     """
     check = _whole(*tuning.CPU_LIMITS[part])
     return lambda value: None if off and re.fullmatch(r'-[0-9]{1,18}', value.strip()) else check(value)

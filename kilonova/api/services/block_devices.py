@@ -6,9 +6,10 @@
     wanted.rows(image_id)   # new rows for one server; [] if it has just the flavor's disks
     wanted.volumes          # the volumes that ``services.volumes`` looks up, creates and attaches
 
-Local disks are the root disk, which is made from the image, and blank disks: ephemeral disks (size in GiB) and swap
-disks (size in MiB). A request may ask for its own ephemeral or swap disks. They replace the flavor's disks and must not
-be larger. A requested volume either exists already, or is created from a snapshot, from an image, or blank.
+Local disks are the root disk, which is made from the image, and blank disks. Blank disks are ephemeral disks (size in
+GiB) and swap disks (size in MiB). A request may ask for its own ephemeral or swap disks. They replace the flavor's
+disks and must not be larger. A requested volume either exists already, or is created from a snapshot, from an image, or
+blank.
 """
 
 from __future__ import annotations

@@ -314,8 +314,8 @@ def _image(
     volumes. If the server boots from a volume, the result has no id. It is then a copy of ``named`` or, if ``named`` is
     None, of the image that the volume was made from.
 
-    Raises Invalid or Forbidden if the image does not fit, and InvalidBlockDevice if the root disk names another image
-    than imageRef.
+    Raises Invalid or Forbidden if the image does not fit. Raises InvalidBlockDevice if imageRef and the root disk name
+    different images.
     """
     root = next((one for one in chosen if one.wish.is_root), None)
     if root is not None:
@@ -420,7 +420,8 @@ def _zone_and_destination(
 def check_zone(backend: Backend, zone: str) -> None:
     """Check that an availability zone has an enabled compute service.
 
-    Raises ZoneUnavailable if the zone has none, and Unanswered if a cell that does not answer may have one.
+    Raises ZoneUnavailable if the zone has no such service, and Unanswered if the service may be in a cell that does not
+    answer.
     """
     silent: list[Any] = []
     if not any(

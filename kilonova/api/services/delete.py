@@ -53,7 +53,7 @@ def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once
 
 
 def _is_kept(backend: Backend, row: dict[str, Any]) -> bool:
-    """Return whether the server is only soft-deleted, so that it can be restored.
+    """Return whether a delete of the server is only a soft delete, so that the server can be restored.
 
     The delete is soft if [DEFAULT]reclaim_instance_interval is set, and the server ran once, is on a host, and is not
     shelved offloaded.

@@ -299,8 +299,8 @@ def list_nodes(
     is the maximum number of nodes. The marker is an id if ``marker_is_number``, otherwise a uuid. Nodes of hosts
     without a host mapping or without a service are left out.
 
-    Raises MarkerNotFound if no cell has the marker's node, and Unanswered if a cell that does not answer may have the
-    node.
+    Raises MarkerNotFound if no cell has the marker's node, and Unanswered if the node may be in a cell that does not
+    answer.
     """
     with backend.api_db.read() as conn:
         hosts_of = cells.hosts_by_cell(conn)
@@ -355,8 +355,8 @@ def as_number(text: str) -> int | None:
 def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
     """Return one compute node with its compute service under ``service``.
 
-    ``identifier`` is an id if ``is_number``, otherwise a uuid. Raises NodeNotFound if the hypervisor does not exist,
-    and Unanswered if a cell that does not answer may have it.
+    ``identifier`` is an id if ``is_number``, otherwise a uuid. Raises NodeNotFound if the node does not exist, and
+    Unanswered if it may be in a cell that does not answer.
     """
     number = as_number(identifier) if is_number else None
     if is_number and number is None:

@@ -38,8 +38,8 @@ class LiveMigrationOptions:
     """The parameters of a live migration.
 
     ``host`` is the destination, or None to let the scheduler choose. With ``force`` the scheduler's filters and the
-    operators' settings for the host are ignored. ``block`` says whether the disks are copied, where None means: only if
-    the two hosts don't share the disks. With ``over_commit`` the destination needs no room for the unused parts of
+    operators' settings for the host are ignored. ``block`` says whether the disks are copied. None means that they are
+    copied if the two hosts don't share them. With ``over_commit`` the destination needs no room for the unused parts of
     sparse disks.
     """
 

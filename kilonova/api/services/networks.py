@@ -402,9 +402,10 @@ def _chosen(
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
     """Return the interface of a server whose request names no network, and a dict from id to the project's networks.
 
-    The interface is in the only network of the project. If the project has no network, there is no interface or, if
-    ``needed`` is true, an interface in a network that the network service will create (AUTO). Raises NetworkAmbiguous
-    if the project can use several networks, and NothingAllocated if no network can be created.
+    The interface is in the only network of the project. If the project has no network and ``needed`` is true, the
+    interface is in a network that the network service will create (AUTO). If the project has no network and ``needed``
+    is false, there is no interface. Raises NetworkAmbiguous if the project can use several networks, and
+    NothingAllocated if no network can be created.
     """
     networks = {
         one.id: one

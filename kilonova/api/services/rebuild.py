@@ -202,8 +202,8 @@ def _root_volume(backend: Backend, ctxt: RequestContext, server: ServerRef) -> V
 def _check_volume(server: ServerRef, root: Volume, image: dict[str, Any], reimaged: str | None) -> None:
     """Check that the root volume fits the rebuild.
 
-    If ``reimaged`` is None, the volume keeps its content: raise OtherImageOfVolume if the volume was not made from
-    ``image``. If ``reimaged`` is an image id, the image is written to the volume: raise RootVolumeShared if other
+    If ``reimaged`` is None, the volume keeps its content. Then raise OtherImageOfVolume if the volume was not made from
+    ``image``. If ``reimaged`` is an image id, the image is written to the volume. Then raise RootVolumeShared if other
     servers have the volume, and VolumeTooSmall if the image does not fit on the volume.
     """
     if reimaged is None:

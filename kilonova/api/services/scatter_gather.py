@@ -53,7 +53,7 @@ def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] |
 def first(cells: Iterable[Database], find: Callable[[Connection], R | None], missing: Exception) -> R:
     """Call ``find`` with a connection to each cell's database, and return the first result that is not None.
 
-    Raises ``missing`` if no cell has a result, and Unanswered (503) if a cell that may have one does not answer.
+    Raises ``missing`` if no cell has a result, and Unanswered (503) if a result may be in a cell that does not answer.
     """
 
     def ask(cell: Database) -> R | None:
@@ -71,8 +71,8 @@ def first(cells: Iterable[Database], find: Callable[[Connection], R | None], mis
 def refuse_if_any(silent: Iterable[Any]) -> None:
     """Raise Unanswered (503) if ``silent`` is not empty.
 
-    ``silent`` are cells whose database did not answer. The row that was not found may be in one of these cells, so the
-    caller can't say that it does not exist.
+    ``silent`` are cells whose database did not answer. The caller has not found a row, which may be in one of these
+    cells. So the caller can't say that the row does not exist.
     """
     names = ', '.join(cell.name for cell in silent)
     if names:

@@ -114,9 +114,9 @@ def find_server(
     ``purpose`` says what the caller does with the server, for example WORK to accept an operation. If ``for_services``
     is true, a caller with the role ``service`` finds servers of all projects. Runs two SQL statements.
 
-    Raises InstanceNotFound if the server does not exist, or if it belongs to another project, because callers must not
-    learn that it exists. Raises an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and
-    ``version`` is at least 69 (microversion 2.69).
+    Raises InstanceNotFound if the server does not exist. It is also raised for a server of another project, because the
+    caller must not learn that the server exists. Raises an error if the cell's database does not answer, unless
+    ``purpose`` is PARTIAL and ``version`` is at least 69 (microversion 2.69).
     """
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
@@ -312,8 +312,7 @@ def run_beside(
 ) -> None:
     """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
 
-    ``kind`` must be a kind of operation that only reads the current state of the server's ports, or of one of its
-    volumes, from another service.
+    Such an operation only reads the state of the server's ports or of one of its volumes from another service.
     """
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))

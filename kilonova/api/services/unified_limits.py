@@ -3,7 +3,7 @@
     amounts(flavor, aliases)  # {'servers': 1, 'class:VCPU': 8, 'class:CUSTOM_PCI_10DE_20B5': 2, 'alias:a100': 2}
 
 The names are Nova's (``servers``, ``class:<resource class>``, ``server_groups`` …). In addition, ``alias:<name>``
-counts the devices of a PCI alias, so GPUs can be limited by type even if Placement does not have the devices yet.
+counts the devices of a PCI alias. So GPUs can be limited by type, even if Placement does not have the devices yet.
 """
 
 from __future__ import annotations

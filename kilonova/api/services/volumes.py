@@ -414,7 +414,7 @@ class ChosenVolume:
     """A volume that a create request asks for, after its source was looked up.
 
     ``volume`` is the existing volume that the request names, or None if a new volume is created for each server.
-    ``wish`` is the request; its ``size`` is the size of a new volume in GiB. If the server boots from the volume,
+    ``wish`` is the request. Its ``size`` is the size of a new volume in GiB. If the server boots from the volume,
     ``image`` is the image from which the volume was or will be made.
     """
 

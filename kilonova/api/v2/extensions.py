@@ -1,7 +1,7 @@
 """The list of API extensions (``/extensions``), which older clients read to learn what a cloud offers.
 
-The list is the same in every cloud. An entry tells nothing about microversions, and does not promise that the cloud has
-the function: clients find that out only when they use the function.
+The list is the same in every cloud. An entry tells nothing about microversions. It also does not promise that the cloud
+has the function. Clients find that out only when they use the function.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def show(call: Call) -> dict[str, Any]:
 
 
 def _networks(call: Call) -> dict[str, list[dict[str, Any]]]:
-    """Return a dict from network label to addresses; each address has only 'addr' and 'version'."""
+    """Return a dict from network label to addresses. Each address has only the fields 'addr' and 'version'."""
     return plain_addresses(call.server.row)
 
 

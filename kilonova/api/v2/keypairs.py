@@ -89,7 +89,7 @@ _FIELDS = Fields(
 
 
 def _body(row: Mapping[str, Any], version: int, kind: str, private_key: str | None = None) -> dict[str, Any]:
-    """Return the response body of a key pair; ``kind`` says whether it is listed, shown or just created."""
+    """Return the response body of a key pair. ``kind`` says whether the key pair is listed, shown or just created."""
     return {'keypair': _FIELDS.render(row, private_key, version, kind)}
 
 
@@ -132,7 +132,7 @@ def delete(call: Call) -> None:
 
 
 def _user(call: Call, policy: str) -> str:
-    """Return the id of the user whose key pairs the request names.
+    """Return the id of the user whose key pairs the request names. ``policy`` is the policy rule of the request.
 
     Raises PolicyNotAuthorized (403) if the caller may not use the key pairs of that user.
     """

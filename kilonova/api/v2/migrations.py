@@ -114,7 +114,7 @@ def _page(
 
     Raises:
         UnknownMarker: No cell has the migration ``marker``, or the caller may not see it (400).
-        Unanswered: A cell that may have the migration ``marker`` does not answer (503).
+        Unanswered: The migration ``marker`` may be in a cell that does not answer (503).
     """
     rows: list[dict[str, Any]] = []
     last = _find(backend, marker, seen_by) if marker is not None else None

@@ -128,7 +128,7 @@ def address(base: str, kind: str, token: str) -> str:
 def _find(call: Call) -> dict[str, Any]:
     """Return the row of the console token in the path. Runs one SQL statement per cell.
 
-    Raises TokenNotFound (404) if no cell has the token, and Unanswered (503) if a cell that may have it does not
+    Raises TokenNotFound (404) if no cell has the token, and Unanswered (503) if it may be in a cell that does not
     answer.
     """
     token = call.path['console_token']
@@ -172,7 +172,7 @@ def show(call: Call) -> dict[str, Any]:
     """Return the server and address of a console token (``GET /os-console-auth-tokens/{console_token}``).
 
     Raises TokenNotFound (404) if the token does not exist, TokenNotShown (401) if the microversion is older than 2.31,
-    and Unanswered (503) if a cell that may have the token does not answer.
+    and Unanswered (503) if the token may be in a cell that does not answer.
     """
     found = _find(call)
     if call.version < _SHOWN:

@@ -45,7 +45,7 @@ _DISK = ('read_bytes', 'read_requests', 'write_bytes', 'write_requests', 'errors
 
 
 def _body(found: Diagnostics) -> dict[str, Any]:
-    """Return the response body of the diagnostics; fields that the driver did not set are null."""
+    """Return the response body of the diagnostics. Fields that the driver did not set are null."""
     return {
         **_of(found, _PLAIN),
         'memory_details': _of(found.memory_details, _MEMORY),

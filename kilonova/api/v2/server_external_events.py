@@ -6,9 +6,9 @@ The response contains the result of each event:
   During a move the event is sent to source and destination. Without a network service the event is refused.
 - ``network-changed`` and ``network-vif-deleted`` make a conductor read the server's ports and rewrite its info cache.
 - ``volume-extended`` makes a conductor read a volume of the server and report its new size to the guest.
-- ``volume-reimaged`` makes a rebuild that waits for the volume check the volume now.
-- ``power-update`` reports that the server was switched on or off without Kilonova. The server is started or stopped as
-  by a request of its user, so that its state, its host and its instance actions are consistent again.
+- ``volume-reimaged`` continues a rebuild that waits until the volume service has written an image to the volume.
+- ``power-update`` reports that the server was switched on or off without Kilonova. The server is then started or
+  stopped as by a request of its user, so that Kilonova stores its real state.
 - ``accelerator-request-bound`` is sent to the server's host, if the server has accelerators by its flavor or its ports.
 
 All other events are refused.
@@ -187,7 +187,7 @@ def _instance(ctxt: RequestContext, server: ServerRef) -> Instance:
 
 
 def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, ServerRef | None]:
-    """Return a dict from uuid to server; the value is None for a server that is not in a cell yet.
+    """Return a dict from uuid to server. The value is None for a server that is not in a cell yet.
 
     Unknown uuids are left out. Runs one SQL statement in the API database and one per cell.
     """
@@ -222,8 +222,8 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
 def _ends(backend: Backend, servers: Mapping[str, ServerRef | None], uuids: set[str]) -> dict[str, set[str]]:
     """Return a dict from a server's uuid to the source and destination hosts of its moves that have not ended.
 
-    During a move, the source host or the destination host may wait for events of the guest's ports, but the server's
-    row names only one of the two hosts. Runs one SQL statement per cell, and none without a network service.
+    During a move, each of the two hosts may wait for events of the guest's ports, but the server's row names only one
+    of the hosts. Runs one SQL statement per cell, and none without a network service.
     """
     of_cell = defaultdict(list)
     for uuid in uuids if backend.networks is not None else ():

@@ -1,7 +1,7 @@
 """Usage reports of one project or of all projects (``/os-simple-tenant-usage``).
 
-A report contains the servers that existed in the period, the hours of each server, and the resources of its flavor
-multiplied by these hours.
+A report contains the servers that existed in the period and the hours of each server. The usage of a resource is the
+amount in the server's flavor multiplied by these hours.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _servers(
 
     Raises:
         UnknownMarker: No cell has the server ``marker`` (400).
-        Unanswered: A cell that may have the server ``marker`` does not answer (503).
+        Unanswered: The server ``marker`` may be in a cell that does not answer (503).
     """
     found: list[dict[str, Any]] = []
 
@@ -198,7 +198,7 @@ _SERVER = Fields(
 
 
 def _body(total: Total, period: Period, version: int, detailed: bool) -> dict[str, Any]:
-    """Return the response body for one project's usage; with ``detailed`` it also contains the project's servers."""
+    """Return the response body for one project's usage. With ``detailed`` it also contains the project's servers."""
     body: dict[str, Any] = {
         'tenant_id': total.tenant_id,
         'total_hours': total.hours,

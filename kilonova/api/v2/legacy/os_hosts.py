@@ -48,8 +48,9 @@ def _brief(row: Row) -> dict[str, Any]:
 def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list[dict[str, Any]]:
     """Return the resources of a host as the rows of the response.
 
-    The rows are, in this order: the total of the host, the amount that its compute service counts as used, the sum over
-    the flavors of the servers on the host, and for each project the sum over the flavors of its servers.
+    The first row has the totals of the host, and the second row has the amounts that its compute service counts as
+    used. The third row has the sum over the flavors of all servers on the host. Then each project has a row with the
+    sum over the flavors of its servers.
     """
     nodes, projects = list(nodes), list(projects)
 

@@ -294,7 +294,7 @@ def _authorise_parts(call: Call, request: creation.CreateRequest) -> None:
 
 
 def boolean(value: Json) -> bool:
-    """Convert a boolean of a request body, which may be a text; None is False."""
+    """Convert a boolean of a request body, which may be a text, to a bool. None is converted to False."""
     return strutils.bool_from_string(value) if value is not None else False
 
 

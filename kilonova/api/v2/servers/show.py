@@ -133,7 +133,7 @@ def _image_with_properties(row: Row, viewer: ServerView) -> Any:
 
 
 def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
-    """Return a dict from network label to the server's addresses; an empty dict while the server is being built."""
+    """Return a dict from network label to the server's addresses. The dict is empty while the server is being built."""
     if row['vm_state'] == states.VmState.BUILDING:
         return {}
     found: dict[str, Any] = {}
