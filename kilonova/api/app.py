@@ -82,7 +82,10 @@ class FaultAndLogMiddleware:
         return response(environ, start_response)
 
     def _application(self, environ: WSGIEnvironment) -> WSGIApplication:
-        """Return the application that serves the request. For the API, move its prefix to SCRIPT_NAME."""
+        """Return the application that serves the request.
+
+        For a request to the API, move the prefix of the path to SCRIPT_NAME in ``environ``.
+        """
         path = environ.get('PATH_INFO', '')
         if versions.is_document(environ['REQUEST_METHOD'], path):
             return self._documents
@@ -157,7 +160,7 @@ def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestCon
 
 
 def identity_of_token(environ: WSGIEnvironment) -> RequestContext | webob.Response:
-    """Return the identity that the token ``user:project`` names, for auth_strategy noauth2, or an error response.
+    """Return the identity from the token ``user:project``, or an error response. It is used with auth_strategy noauth2.
 
     The token is not validated. The user ``admin`` is an administrator.
     """

@@ -69,7 +69,7 @@ def negotiate(headers: Mapping[str, str]) -> int:
     match = _FORMAT.fullmatch(wanted)
     if match is None:
         raise InvalidVersion(version=wanted)
-    # Use only eight digits of each number, more than any version has, because Python can't convert thousands of digits.
+    # Use only eight digits of each number: no version has more, and Python can't convert thousands of digits.
     major, minor = (int(group[:8]) for group in match.groups())
     if major != 2 or not MIN <= minor <= MAX:
         raise UnsupportedVersion(version=wanted, minimum=text(MIN), maximum=text(MAX))

@@ -501,7 +501,10 @@ def _refuse(constant: str) -> Any:
 
 
 def _finite(text: str) -> float:
-    """Return the float, and raise ValueError if it is too large: Python would return infinity, which JSON lacks."""
+    """Convert a number of a JSON body to a float.
+
+    Raises ValueError if the number is too large, because Python would then return infinity, which JSON does not have.
+    """
     number = float(text)
     return number if math.isfinite(number) else _refuse(text)
 

@@ -68,10 +68,9 @@ class Window(NamedTuple):
 # A text that is longer than ``maxLength`` is not compared with a pattern or format.
 # The items of a list that is longer than ``maxItems`` are not checked.
 # Repeated items of a list are found in one pass. Only the first ``MOST_ERRORS`` errors of a value are compared.
-# ``$`` in a pattern matches only the end of the text. In a regular expression of Python, it would also match before a
-# final line feed.
+# ``$`` in a pattern matches only the end of the text. Python's ``re`` would also match it before a final line feed.
 
-# If a value has several errors, the most relevant one is searched only among this many.
+# The maximum number of errors of one value that are compared, to report the most relevant error.
 MOST_ERRORS = 50
 
 Errors = Iterator[jsonschema.ValidationError]

@@ -26,7 +26,7 @@ from kilonova.errors import Forbidden, Invalid
 SWAP = 'swap'
 VOLUME, SNAPSHOT, IMAGE, BLANK = 'volume', 'snapshot', 'image', 'blank'
 LOCAL = 'local'
-# The file systems, buses and device types that hosts support. Refuse other values here: they would fail on the host.
+# The file systems, buses and device types that hosts support. The API refuses other values, which hosts would refuse.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
 BUSES = frozenset(('virtio', 'scsi', 'sata', 'ide', 'usb'))
 DEVICE_TYPES = frozenset(('disk', 'cdrom'))

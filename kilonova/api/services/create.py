@@ -492,7 +492,7 @@ def _write(
     sealed: Sequence[str | None],
     notes: Sequence[str],
 ) -> list[str]:
-    """Write the rows of all servers in one transaction, and return the uuids of the operations.
+    """Write the rows of all servers in one transaction, and return the uuids of the operations that boot the servers.
 
     ``devices`` are the block_device_mapping rows of each server. ``sealed`` has the encrypted password and files of
     each server. ``notes`` are the uuids of operations that would delete the newly created volumes. The transaction

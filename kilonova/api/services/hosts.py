@@ -348,7 +348,7 @@ def _marked(conn: Connection, marker: str, is_number: bool) -> dict[str, Any] | 
 
 
 def as_number(text: str) -> int | None:
-    """Convert the id of a row from text in a path or query. Return None if the text can't be an id."""
+    """Convert the text of a row's id, from a path or query, to a number. Return None if the text can't be an id."""
     return int(text) if re.fullmatch('[0-9]{1,9}', text) else None
 
 

@@ -181,7 +181,7 @@ def _look_up(
     except networks.NetworkAmbiguous as error:
         raise Invalid(error.message) from None
     if not found.interfaces:
-        # Unlike a create request, an attach request does not make the network service create a network for the project.
+        # Only a create request makes the network service create a network for a project that has none.
         raise NoNetwork(project=ctxt.project_id)
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
@@ -209,7 +209,7 @@ def _request(
 def _attached(
     backend: Backend, ctxt: RequestContext, server: ServerRef, row: OperationRow, before: set[str]
 ) -> dict[str, Any]:
-    """Wait for the end of the operation, and return the info cache's entry of the new interface.
+    """Wait for the end of the operation, and return the entry of the new interface in the info cache.
 
     The new interface is the one whose id is not in ``before``. Raises InterfaceAttachFailed if the operation failed or
     the port was detached again, and InterfaceAttachContinues if the operation has not ended in time.

@@ -357,8 +357,7 @@ def _repeated(values: Sequence[Any]) -> Any:
 def find(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *, external: bool) -> FoundNetworks:
     """Look up the networks, ports and security groups of a create request, as ``look_up`` does.
 
-    If one of them does not exist, ``look_up`` raises NotFound (404). This function raises Invalid (400) instead, as is
-    right for a create request.
+    If one of them does not exist, raise Invalid (400) instead of the NotFound (404) of ``look_up``.
     """
     try:
         return look_up(backend, ctxt, asked, external=external)
@@ -542,7 +541,7 @@ def _check_network(network: Network, external: bool) -> None:
 def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
     """Raise NetworkGuarantees if the QoS policy of a network guarantees bandwidth or packet rates to new ports.
 
-    A new port is created after the host was chosen. Only then it is known which resources the port requests, so the
+    A new port is created after the host was chosen. The resources that the port requests are not known before, so the
     scheduler could not consider them. Policies and physical networks are read with the service's account, because a
     user can't see all of them. A network without a physical network guarantees no bandwidth.
     """

@@ -155,7 +155,7 @@ def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quot
     Servers of all cells are counted, and servers that have no cell yet. Runs one SQL statement for each database. If a
     cell does not answer, the sizes of its servers are taken from the request specs in the API database.
     """
-    # Read the build requests before the cells, so that a server that is moved into a cell in the meantime is counted.
+    # Read the build requests before the cells. Otherwise a server that moves into a cell in the meantime is missed.
     with backend.api_db.read() as conn:
         rows = quotas.waiting(conn, project_id)
     total = quotas.Parts(

@@ -298,7 +298,7 @@ def run(
     """Accept an operation on the server's host, and wake a conductor.
 
     ``kind`` and ``args`` are the kind and the arguments of the operation. ``event`` is the state change that begins it.
-    Waits for the end of short operations as ``accept_in_turn`` does, which also gets ``more``. If ``hosted`` is false,
+    ``more`` are arguments of ``accept_in_turn``, which waits for the end of short operations. If ``hosted`` is false,
     the server may be on no host. Raises the errors of ``check`` and ``accept_in_turn``.
     """
     check(ctxt, server, event, hosted=hosted)

@@ -33,7 +33,7 @@ from kilonova.objects.image_meta import SYSMETA_MEMBERS, SYSMETA_PREFIX
 
 LOG = logging.getLogger(__name__)
 
-# A conductor deletes an image if its create request has not been accepted after this number of seconds.
+# A conductor deletes a new image if the request for it has not been accepted after this number of seconds.
 LATE = 300.0
 
 
@@ -190,7 +190,7 @@ def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: ServerRef, 
 def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, delay: float) -> str:
     """Insert an operation that deletes the image and its volume snapshots, and return the operation's uuid.
 
-    A conductor runs the operation after ``delay`` seconds. If the image is complete before, the caller deletes the
+    A conductor runs the operation after ``delay`` seconds. If the image is complete earlier, the caller deletes the
     operation.
     """
     row = OperationRow.new(ctxt, 'release', server.uuid, SnapshotsRelease(snapshots_of=image_id), beside=True)
@@ -199,10 +199,10 @@ def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: s
 
 
 def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, note: str) -> None:
-    """Delete the image of a refused request at once, instead of by its operation later.
+    """Delete the new image of a refused request, and the operation that would delete this image later.
 
-    ``note`` is the uuid of the operation that would delete the image later. This operation is deleted, too. Do nothing
-    if it does not exist any more, because the request was then accepted after all.
+    ``note`` is the uuid of this operation. If the operation does not exist any more, the request was accepted after
+    all. Then nothing is deleted.
     """
     try:
         with server.cell.read() as conn:

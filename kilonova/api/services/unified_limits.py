@@ -143,7 +143,7 @@ def usage(backend: Backend, project_id: str) -> dict[str, int]:
     its servers are taken from the request specs in the API database. A server that is being resized counts with the
     larger amount of each resource.
     """
-    # Read the build requests before the cells, so that a server that is moved into a cell in the meantime is counted.
+    # Read the build requests before the cells. Otherwise a server that moves into a cell in the meantime is missed.
     with backend.api_db.read() as conn:
         waiting = flavor_usage.waiting(conn, project_id)
     rows, besides = [row for _, row in waiting], [uuid for uuid, _ in waiting]

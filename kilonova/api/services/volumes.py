@@ -243,7 +243,7 @@ def _is_offloaded(server: ServerRef) -> bool:
 
 
 def _connection(volume: Volume, server: str) -> str:
-    """Return the value that the column connection_info of a new block_device_mapping row has at first.
+    """Return the first value of the column connection_info in a new block_device_mapping row.
 
     It has no connection data, because the volume has no attachment yet.
     """
@@ -529,8 +529,8 @@ def _row(one: ChosenVolume, volume: Volume, uuid: str) -> dict[str, Any]:
 def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: float) -> list[str]:
     """Insert operations that delete the volumes created for these servers, and return the uuids of the operations.
 
-    The operations are due after ``delay`` seconds. The caller inserts the operations before it creates any volume, so
-    that the volumes are deleted even if this process dies.
+    A conductor runs the operations after ``delay`` seconds, unless they are deleted before. The caller inserts the
+    operations before it creates any volume, so that the volumes are deleted even if this process dies.
     """
     rows = [
         OperationRow.new(

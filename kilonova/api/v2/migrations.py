@@ -196,8 +196,8 @@ def _changed(call: Call) -> dict[str, Any]:
 def _owner(call: Call, everything: bool) -> dict[str, str]:
     """Return the request's filters by project and user, and check the caller's right to use them.
 
-    A request that names no project is a request for all projects. A caller needs the policy rule ALL_PROJECTS for all
-    projects and for another project than the own one. ``everything`` says whether the caller passes this rule.
+    A request that names no project is a request for all projects. A caller needs the policy rule ALL_PROJECTS to list
+    all projects, or a project that is not the caller's own. ``everything`` says whether the caller passes this rule.
     """
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}

@@ -150,7 +150,10 @@ def _servers(
 
 
 def _totals(rows: Iterable[dict[str, Any]], period: Period) -> list[Total]:
-    """Sum the servers' rows up by project, in the order in which the projects first appear."""
+    """Return the usage of each project in the period. ``rows`` are the rows of the servers.
+
+    The projects are in the order in which they first appear in ``rows``.
+    """
     found: dict[str, Total] = {}
     for row in rows:
         total = found.setdefault(row['project_id'], Total(row['project_id']))
