@@ -102,7 +102,7 @@ class NotMigrating(Conflict):
 class NotItsTarget(Invalid):
     """Error 400: the new volume of a swap is not the target of the old volume's migration."""
 
-    msg_fmt = 'Invalid volume: volume %(volume)s is not the one to which volume %(old)s is migrating'
+    msg_fmt = 'Invalid volume: volume %(old)s is not migrating to volume %(volume)s'
 
 
 class TooSmall(Invalid):

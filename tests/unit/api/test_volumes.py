@@ -1088,7 +1088,7 @@ def test_a_volume_that_is_not_swapped(site, cinder):
     small, taken = cinder.migrate(volume, size=0), cinder.migrate(volume, status='reserved')
     for wanted, code, said in (
         (NOSUCH, 404, f'Volume {NOSUCH} could not be found.'),
-        (other, 400, f'Invalid volume: volume {other} is not the one to which volume {volume} is migrating'),
+        (other, 400, f'Invalid volume: volume {volume} is not migrating to volume {other}'),
         (encrypted, 400, f'Volume {encrypted} cannot be swapped: it is encrypted.'),
         (small, 400, 'Invalid volume: New volume must be the same size or larger.'),
         (
