@@ -194,7 +194,10 @@ def meta_data(about: GuestFacts, version: str, **more: Any) -> dict[str, Any]:
 
 
 def openstack(about: GuestFacts, version: str, **more: Any) -> dict[str, bytes]:
-    """Return {file name: content} of the metadata files of a format version, except the vendordata files."""
+    """Return {file name: content} of the metadata files of a format version, except the vendordata files.
+
+    ``more`` has additional entries for meta_data.json.
+    """
     found = {'meta_data.json': _json(meta_data(about, version, **more))}
     if about.user_data:
         found['user_data'] = about.user_data

@@ -65,7 +65,7 @@ class FakeVolumes(FakePart):
 
     @scripted
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """Disconnect the volume from this host for this server."""
+        """Record that the server no longer uses the volume on this host."""
         self.fake.disconnect(instance, [volume])
 
     @scripted
@@ -77,7 +77,7 @@ class FakeVolumes(FakePart):
         new: AttachedVolume,
         check: Check,
     ) -> None:
-        """Connect ``new``, and record that the volume is copied to it. Raises GuestFailed if the guest does not run."""
+        """Connect ``new``, and record ``new`` as a copy of the volume. Raises GuestFailed if the guest does not run."""
         self.fake.check_volume(new)
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
@@ -98,7 +98,10 @@ class FakeVolumes(FakePart):
     def swap(
         self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
     ) -> bool:
-        """Record that ``new`` replaces the volume, if it was copied to ``new``. Return whether it is replaced."""
+        """Replace the volume by ``new`` in the guest, if ``copy`` has copied the volume to ``new``.
+
+        Return True if the guest uses ``new`` afterwards.
+        """
         domain = self.fake.domains.get(instance.uuid)
         if domain is None:
             return False

@@ -64,7 +64,7 @@ def number(name: str, value: str) -> int | None:
 
 
 def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
-    """Add the flavor's VCPU, MEMORY_MB and DISK_GB to the group ''.
+    """Add the flavor's VCPU, MEMORY_MB and DISK_GB to the group '', whose extra specs have no suffix.
 
     A resource class that an extra spec ``resources<suffix>:X`` sets in any group is not added. With ``from_volume``,
     the root disk is a volume and is not counted in DISK_GB.
@@ -81,7 +81,8 @@ def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
 def pin(resources: dict[str, int], shared: int, dedicated: int) -> None:
     """Split the amount of VCPU into ``shared`` VCPU and ``dedicated`` PCPU.
 
-    Do nothing if there are no dedicated CPUs, or if the flavor requests VCPU in another group.
+    Do nothing if there are no dedicated CPUs, or if ``resources`` has no VCPU. It has none if the flavor requests VCPU
+    with a suffix (resources1:VCPU).
     """
     if dedicated and 'VCPU' in resources:
         resources.update(VCPU=shared, PCPU=dedicated)

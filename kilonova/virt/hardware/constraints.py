@@ -91,13 +91,13 @@ class InvalidNUMAValue(errors.Invalid):
 
 
 class InvalidCPUAllocationPolicy(errors.Invalid):
-    """The flavor's CPU policy is unknown."""
+    """The flavor's CPU policy is not one of the known policies."""
 
     msg_fmt = "CPU policy requested from 'flavor' is invalid, given: '%(requested)s', available: '%(available)s'."
 
 
 class InvalidCPUThreadAllocationPolicy(errors.Invalid):
-    """The flavor's CPU thread policy is unknown."""
+    """The flavor's CPU thread policy is not one of the known policies."""
 
     msg_fmt = (
         "CPU thread policy requested from 'flavor' is invalid, given: '%(requested)s', available: '%(available)s'."
@@ -105,7 +105,7 @@ class InvalidCPUThreadAllocationPolicy(errors.Invalid):
 
 
 class InvalidEmulatorThreadsPolicy(errors.Invalid):
-    """The flavor's policy for emulator threads is unknown."""
+    """The flavor's policy for emulator threads is not one of the known policies."""
 
     msg_fmt = "CPU emulator threads option requested is invalid, given: '%(requested)s', available: '%(available)s'."
 
@@ -488,7 +488,7 @@ def _cells(
 def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse: Any) -> dict[int, Any]:
     """Return {cell number: value} from the flavor's extra specs hw:<name>.N, or if there are none, from the image.
 
-    ``parse(key, value)`` must return the value of an extra spec that was converted from text.
+    ``parse(key, value)`` converts the text of an extra spec to its value, and raises an error if the text is invalid.
     """
     found: dict[int, Any] = {}
     cpus = 0

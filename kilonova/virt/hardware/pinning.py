@@ -3,7 +3,7 @@
     pin(free={2, 3, 6, 7}, siblings=[{2, 3}, {6, 7}], vcpus=[0, 1], policy='prefer')
     # Pinned(pins={0: 2, 1: 3}, reserved=frozenset(), threads=2)
 
-In this module a *core* is the list of a core's free threads. Policy ``prefer`` uses all threads of a core if possible.
+The type ``Core`` is the list of one host core's free threads. Policy ``prefer`` uses all threads of a core if possible.
 ``require`` uses only cores with at least two free threads. ``isolate`` uses one thread of a core and leaves the core's
 other threads unused.
 """
@@ -74,7 +74,7 @@ def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int]
     """Choose ``count`` CPUs from the free threads of ``cores``, with as many threads of each core as possible.
 
     Return the CPUs, and how many consecutive CPUs of the result are threads of one core. Return None if too few CPUs
-    are usable. With ``whole``, CPUs without a second free thread on their core are not used.
+    are usable. With ``whole``, only cores with at least two free threads are used.
     """
     if not count:
         return [], 1

@@ -233,9 +233,9 @@ class Domains:
         return xml
 
     def prepare_devices(self, pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Create the mediated devices of a guest whose domain is not defined anew.
+        """Create the mediated devices among ``pci_devices``, for a guest that starts without ``prepare``.
 
-        Raises MdevUnavailable if one cannot be created.
+        Such a guest is resumed or arrives by live migration. Raises MdevUnavailable if a device cannot be created.
         """
         self._mediated.ensure(hostdevs.host_devices(pci_devices))
 
@@ -253,13 +253,13 @@ class Domains:
         self._note(instance, guest, tags.of(spec.disks, [given.volume for given in spec.volumes]), instance.vifs)
 
     def note_volume(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:
-        """Update the recorded addresses after a volume was attached to the guest or detached from it."""
+        """Update ``instance.device_metadata`` after a volume was attached to the guest or detached from it."""
         if volume.tag:
             tagged = tags.of(self._disks.present(instance), [*instance.volumes, volume])
             self._note(instance, guest, tagged, instance.vifs)
 
     def note_port(self, instance: objects.Instance, vif: Vif, guest: Guest) -> None:
-        """Update the recorded addresses after a port was attached to the guest or detached from it."""
+        """Update ``instance.device_metadata`` after a port was attached to the guest or detached from it."""
         if tags.told([vif]):
             others = [one for one in instance.vifs if one.id != vif.id]
             self._note(instance, guest, tags.of(self._disks.present(instance), instance.volumes), [*others, vif])

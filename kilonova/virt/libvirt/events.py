@@ -38,10 +38,10 @@ class Watcher(Protocol):
     """The owner of a libvirt connection, which receives the connection's events. Its methods must return quickly."""
 
     def guest_changed(self, uuid: str) -> None:
-        """Handle that a guest started, stopped, was paused or was resumed."""
+        """React to the start, stop, pause or resume of a guest."""
 
     def closed(self, connection: libvirt.virConnect, reason: int) -> None:
-        """Handle that the connection was closed. ``reason`` is a VIR_CONNECT_CLOSE_REASON_* value."""
+        """React to the end of the connection. ``reason`` is a VIR_CONNECT_CLOSE_REASON_* value."""
 
 
 class _EventThread:

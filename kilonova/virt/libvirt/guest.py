@@ -105,7 +105,7 @@ class Guest:
         try:
             self.call('managedSave', 0)
         except libvirt.libvirtError as error:
-            # Ignore the error if the memory was saved: this may be the repetition of a call that lost its connection.
+            # After a lost connection the call is repeated. It then fails although the memory was saved; ignore this.
             if self.is_active() or not self.is_saved():
                 raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
@@ -146,7 +146,7 @@ class Guest:
     def start(self, *, paused: bool = False) -> None:
         """Start the guest. With ``paused`` its CPUs are stopped until ``go_on`` is called.
 
-        Raises errors.DevicesFailed if devices of the guest are the cause of a failure, else GuestFailed with its cause.
+        If the start fails, raises errors.DevicesFailed if the cause is a device of the guest, otherwise GuestFailed.
         """
         # libvirt's test driver cannot start a guest paused, so the guest is started and then paused.
         by_flag = paused and not self._host.is_test
@@ -237,7 +237,7 @@ class Guest:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk cannot be copied while the guest runs: %s', error, instance_uuid=self.uuid)
-            # The copy may have begun: this may be the repetition of a call that lost its connection.
+            # After a lost connection the call is repeated. It then fails although the copy is running.
             return self.is_copying(target)
         return True
 

@@ -128,7 +128,7 @@ class LibvirtMoves:
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Remove, on the destination, the domain and the copy of the disks."""
         if same_host and not self._mover.is_aside(instance.uuid):
-            return  # no disks were moved: the domain and the disks here are the server's only ones
+            return  # no disks were moved, so the domain and the disks on this host must be kept
         with self._volumes.given_back(instance, instance.volumes):
             self._domains.forget_if_made(instance.uuid)
         self._mover.discard(instance.uuid, same_host)

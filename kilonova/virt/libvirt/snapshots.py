@@ -173,7 +173,7 @@ class Copy:
         self.path, self.part = self._file(_IMAGE), self._file(_PART)
 
     def is_made(self) -> bool:
-        """Return True if the complete image exists."""
+        """Return True if the image's file is complete on this host."""
         return os.path.exists(self.path)
 
     def is_held(self) -> bool:

@@ -162,7 +162,7 @@ class LibvirtVolumeSnapshots:
     def _relocate(
         self, instance: objects.Instance, image_meta: ImageMeta, guest: Guest | None, volume: AttachedVolume
     ) -> None:
-        """Change the guest's definition, so that its next start uses the volume's file."""
+        """Change the guest's definition, so that its next start uses the file that ``volume`` names."""
         if guest is not None:
             given = self._volumes.connect(instance, volume)
             disk = self._domains.volume_disk(instance, image_meta, given, guest)
@@ -171,7 +171,7 @@ class LibvirtVolumeSnapshots:
 
 @contextmanager
 def _said(instance: objects.Instance, act: str) -> Iterator[None]:
-    """Convert errors of qemu-img in the body to GuestFailed. ``act`` names the operation in the error text."""
+    """Convert errors of qemu-img in the ``with`` block to GuestFailed. ``act`` names the operation in the text."""
     try:
         yield
     except command.CommandFailed as error:

@@ -212,7 +212,7 @@ class Guests(Protocol):
     def destroy(self, instance: objects.Instance, destroy_disks: bool = True) -> None:
         """Stop and delete the domain.
 
-        With ``destroy_disks``, also delete all its directories (including <uuid>_resize).
+        With ``destroy_disks``, also delete all directories of the server on this host, including <uuid>_resize.
         """
 
     def set_admin_password(self, instance: objects.Instance, user: str, password: str) -> None:

@@ -43,16 +43,16 @@ class Listener(Protocol):
     """
 
     def guest_changed(self, uuid: str) -> None:
-        """Handle that a guest was started, stopped, paused or continued.
+        """React to the start, stop, pause or resume of a guest.
 
         The driver itself may have caused the change.
         """
 
     def hypervisor_lost(self, reason: str) -> None:
-        """Handle that the hypervisor has not been reachable for some seconds, and is still unreachable."""
+        """React to the loss of the hypervisor. Called when it has been unreachable for some seconds."""
 
     def hypervisor_back(self) -> None:
-        """Handle that the hypervisor is reachable again. Guests may have changed in the meantime.
+        """React to the return of the hypervisor after a loss. Guests may have changed in the meantime.
 
         This method is also called after a very short loss for which ``hypervisor_lost`` was not called.
         """

@@ -142,10 +142,10 @@ class LiveMigrations(Protocol):
         """
 
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Check whether the guest can be migrated to this host, and return the data for it. Nothing is changed.
+        """Check whether the guest can be migrated to this host. Return the data that the source needs to migrate it.
 
-        ``block`` says whether the disks must be copied. If it is None, they are copied unless the two hosts share
-        storage. With ``over_commit``, unused parts of sparse disks need no free space. Raises
+        Nothing is changed. ``block`` says whether the disks must be copied. If it is None, they are copied unless the
+        two hosts share storage. With ``over_commit``, unused parts of sparse disks need no free space. Raises
         errors.MigrationPreCheckError if this host's CPU, storage or free space is not suitable.
         """
 

@@ -16,9 +16,8 @@ class Merge:
     """Merge of two files of a volume into one, after a snapshot was deleted.
 
     ``file`` and ``into`` are names of files on the volume's share. If ``into`` is given, the data of ``file`` are
-    written into ``into``, the backing file of ``file``. If ``into`` is None, data are merged into the file that the
-    guest writes to: the data of all files between that file and ``file``. If ``file`` is None, too, the data of all
-    its backing files are merged.
+    written into its backing file ``into``. If ``into`` is None, the file that the guest writes to gets the data of
+    other files: of all files between that file and ``file``, or of all its backing files if ``file`` is None, too.
     """
 
     file: str | None

@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks of a block job.
 _LOOK = 0.5
-# Time limit in seconds for a block job. The volume service waits as long.
+# Time limit in seconds for a block job. The volume service has the same time limit.
 MOST = 7200.0
 # Flags for a snapshot to a file that exists already. libvirt keeps no record of the snapshot.
 _SWITCH = (
@@ -114,7 +114,7 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
             )
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
-        # Ignore the error if the snapshot was made: this may be the repetition of a call that lost its connection.
+        # After a lost connection the call is repeated. It then fails although the snapshot exists; ignore this error.
         if not _is_first(guest, target, path):
             raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 
@@ -186,11 +186,15 @@ def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
 
 
 def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Callable[[], bool], check: Check) -> None:
-    """Start a block job of the disk ``target`` by ``begin()``, unless one is running, and wait until it is done."""
+    """Start a block job of the disk ``target``, unless a job is already running, and wait until the job is done.
+
+    ``begin()`` starts the job, and ``is_done()`` returns whether it has done its work. ``check()`` is called during the
+    wait, and an exception that it raises ends the wait.
+    """
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
-        # Check whether the job still works before calling ``is_done``, because the job may end between the two checks.
-        # If ``is_done`` were called first, such a job would be neither done nor working, and would count as failed.
+        # Call ``works`` before ``is_done``, because the job may end between the two calls.
+        # In the other order, a job that ends between the calls would be neither done nor working, and count as failed.
         is_working = works(guest, target)
         if is_done():
             return
@@ -200,7 +204,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             try:
                 begin()
             except libvirt.libvirtError as error:
-                # Ignore the error if the job has begun: this may be the repetition of a call that lost its connection.
+                # After a lost connection the call is repeated. It then fails although the job works; ignore this error.
                 if not works(guest, target) and not is_done():
                     raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True

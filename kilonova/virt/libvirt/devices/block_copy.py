@@ -35,7 +35,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
             return False
-        # Ignore the error if the copy has begun: this may be the repetition of a call that lost its connection.
+        # After a lost connection the call is repeated. It then fails although the copy is running; ignore this error.
         if state(guest.xml(), target) is None:
             raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True

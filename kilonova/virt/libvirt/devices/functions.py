@@ -1,4 +1,4 @@
-"""Find the PCI functions (SR-IOV) that are ports of a server among the server's devices.
+"""Find out which of a server's PCI devices are its ports (functions of SR-IOV network cards).
 
     given, of_ports = split(instance, pci_devices)     # the guest's PCI devices, and the devices of the server's ports
 

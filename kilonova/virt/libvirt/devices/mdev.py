@@ -143,7 +143,7 @@ class LibvirtMdevs:
         if self._is_active(name):
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).destroy())
         LOG.info('Removed mdev: %s', name)
-        # Ignore an error of ``undefine``, because a device without a persistent definition disappears when it stops.
+        # A device without a persistent definition disappears when it stops. ``undefine`` then fails; ignore this.
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).undefine())
         except libvirt.libvirtError as error:
@@ -218,7 +218,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
         except libvirt.libvirtError:
-            # Ignore the error if the device is active: this may be the repetition of a call that lost its connection.
+            # After a lost connection the call is repeated. It then fails although the device is active; ignore this.
             if not self._is_active(name):
                 raise
 
@@ -227,7 +227,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
         except libvirt.libvirtError:
-            # Ignore the error if the device exists: this may be the repetition of a call that lost its connection.
+            # After a lost connection the call is repeated. It then fails although the device exists; ignore this.
             name = self._name(device)
             if name is None or not self._is_active(name):
                 raise

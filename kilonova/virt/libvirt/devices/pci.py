@@ -125,9 +125,9 @@ class Family:
 
 
 def family(node_device: str) -> Family | None:
-    """Return the functions that are related to a PCI function. ``node_device`` is the XML of its node device.
+    """Return a PCI function's physical function, its virtual functions, and the functions of its IOMMU group.
 
-    Return None if the node device is not a PCI function.
+    ``node_device`` is the XML of the function's node device. Return None if it is not a PCI function.
     """
     capability = ElementTree.fromstring(node_device).find("capability[@type='pci']")
     if capability is None:
@@ -143,8 +143,8 @@ def family(node_device: str) -> Family | None:
 def read_serials(found: Iterable[dict[str, Any]], root: str = sysfs.ROOT) -> None:
     """Add serial numbers of cards to the virtual functions in ``found`` for which libvirt has not reported them.
 
-    The numbers are read from the kernel. libvirt 9.0 reports nothing for a card whose VPD have no end tag or a
-    truncated writable section.
+    The numbers are read from the kernel, in the card's vital product data (VPD). libvirt 9.0 reports nothing for a card
+    whose VPD have no end tag or a truncated writable section.
     """
     read: dict[str, str | None] = {}
     for device in found:

@@ -34,7 +34,7 @@ def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[st
 def told(vifs: Iterable[Vif]) -> list[Vif]:
     """Return the interfaces that the guest's metadata must describe.
 
-    These are interfaces with a tag, and interfaces that are whole PCI functions in a VLAN.
+    These are the interfaces that have a tag, and PCI functions in a VLAN that the guest has as a whole.
     """
     return [vif for vif in vifs if vif.tag or _vlan(vif)]
 
@@ -42,8 +42,8 @@ def told(vifs: Iterable[Vif]) -> list[Vif]:
 def _vlan(vif: Vif) -> int | None:
     """Return the VLAN of an interface if the guest's metadata must contain it, otherwise None.
 
-    The host puts a virtual function that the guest has as a whole into its VLAN. For a physical function, the guest
-    itself must do so.
+    If the guest has a virtual function as a whole, the host sets the function's VLAN. If it has a physical function,
+    the guest itself must set the VLAN.
     """
     return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL, *ACCELERATED) else None
 
@@ -92,8 +92,8 @@ def _interface(vif: Vif, address: ElementTree.Element | None) -> objects.Network
 def _bus(name: str, address: ElementTree.Element | None) -> objects.DeviceBus:
     """Return the bus ``name`` of a device in the guest, with the device's address on this bus.
 
-    The result is a DeviceBus without a type and address if libvirt reports no address, as its test driver does for PCI.
-    It is the same if the metadata format does not know the bus (SATA).
+    The result is a DeviceBus without type and address in two cases: libvirt reports no address (its test driver reports
+    none for PCI), or the metadata format does not know the bus (SATA).
     """
     if address is None:
         return objects.DeviceBus()

@@ -23,9 +23,9 @@ class Configurator(Protocol):
         """Write one part of ``domain`` from the data in ``guest``."""
 
 
-# The configurators that write the host's CPUs and memory that the guest uses.
+# The configurators that write which CPUs and which memory of the host the guest uses.
 PLACE: tuple[Configurator, ...] = (cpu.PlaceConfigurator(), cpu.CpuQuotaConfigurator())
-# The configurators whose parts depend on flavor and image, but not on the guest's disks, ports and devices.
+# The configurators that write the parts of the XML which do not depend on the guest's disks, ports and devices.
 ASKED: tuple[Configurator, ...] = (
     cpu.MemoryConfigurator(),
     cpu.CpuConfigurator(),

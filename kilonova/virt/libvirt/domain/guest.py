@@ -202,7 +202,7 @@ class GuestSpec:
     # Paths of the kernel and the ramdisk on the host. A ramdisk without a kernel is ignored.
     kernel: str | None = None
     ramdisk: str | None = None
-    # The rescue image's kernel command line, or '' for the default. If it is None, that of the server's image is used.
+    # The rescue image's kernel command line, or '' for the default. None means the command line of the server's image.
     command_line: str | None = None
 
     @property

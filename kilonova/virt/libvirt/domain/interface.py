@@ -159,7 +159,7 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
     """
     function = guest.functions.get(vif.slot or '')
     if function is None:
-        # ``compute.host.Host.check_devices`` makes the same check for PCI devices that are not ports.
+        # A port's device must be allocated to the server. ``Host.check_devices`` checks this for all other devices.
         raise errors.KilonovaError(
             f'Port {vif.id} is bound to device {vif.slot}, which is not allocated to instance '
             f'{guest.instance.uuid} on this host.'

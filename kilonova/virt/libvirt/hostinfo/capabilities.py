@@ -25,7 +25,7 @@ from kilonova.virt.libvirt.domain.guest import X86, DeviceModels
 
 LOG = logging.getLogger(__name__)
 
-# A number greater than all version numbers, which are written as major * 1000000 + minor * 1000 + micro.
+# The version that is assumed if none is known: higher than all real ones (major * 1000000 + minor * 1000 + micro).
 _NEWEST = 10**9
 # The first libvirt versions with a virtio IOMMU, and with a configurable width of guests' physical addresses.
 _VIRTIO_IOMMU, _ADDRESS_SPACES = 8003000, 8007000

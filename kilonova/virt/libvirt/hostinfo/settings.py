@@ -103,8 +103,8 @@ def control_groups() -> int:
 def address_spaces(settings: GuestSettings) -> frozenset[str]:
     """Return the values of hw:maxphysaddr_mode that this host supports: 'emulate' and 'passthrough'.
 
-    They say how the width of a guest's physical addresses is set. With 'passthrough' a guest has the host's own width,
-    so it needs a cpu_mode with the host's own CPU. With cpu_mode none the result is empty.
+    They say how the width of a guest's physical addresses is set. 'passthrough' gives a guest the host's own width. It
+    is supported only if [libvirt]cpu_mode gives guests the host's own CPU. With cpu_mode none the result is empty.
     """
     mode = settings.guest_cpu_mode
     if mode == 'none':

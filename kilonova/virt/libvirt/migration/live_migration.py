@@ -133,12 +133,12 @@ class LibvirtLiveMigrations:
 
     @translated
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Check whether the guest can be migrated to this host, and return the data for it. Called on the destination.
+        """Check whether the guest can be migrated to this host. Return the data that the source needs to migrate it.
 
-        ``guest`` is the source's description of the guest. ``block`` says whether the disks must be copied; with None
-        they are copied if the hosts share no storage. If they are copied, the free space must suffice for their full
-        size, or with ``over_commit`` only for their used size. Raises errors.MigrationPreCheckError if this host's CPU,
-        storage or free space is not suitable.
+        Called on the destination. ``guest`` is the source's description of the guest. ``block`` says whether the disks
+        must be copied; with None they are copied if the hosts share no storage. If they are copied, the free space must
+        suffice for their full size, or with ``over_commit`` only for their used size. Raises
+        errors.MigrationPreCheckError if this host's CPU, storage or free space is not suitable.
         """
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']

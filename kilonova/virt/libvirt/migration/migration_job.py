@@ -28,9 +28,9 @@ from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
-# libvirt's (state, reason) of a guest on the source if its post-copy failed.
+# After a failed post-copy, libvirt reports this (state, reason) of the guest on the source.
 _BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
-# libvirt's possible (state, reason) of a guest on the destination if its post-copy failed.
+# After a failed post-copy, libvirt reports one of these two (state, reason) of the guest on the destination.
 _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
 # Flag to continue a failed post-copy (VIR_MIGRATE_POSTCOPY_RESUME, since libvirt 8.5).
@@ -201,12 +201,15 @@ def allow_downtime(guest: Guest, milliseconds: int) -> None:
 
 
 def is_held(guest: Guest) -> bool:
-    """Return True if the guest is paused by a migration that did not complete."""
+    """Return True if libvirt itself paused the guest for a migration, and the migration did not complete."""
     return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION)
 
 
 def was_held(guest: Guest) -> bool:
-    """Return True if the guest is paused because a user requested it or because its migration is forced to complete."""
+    """Return True if the guest was paused by a call: by a user's request, or to force its migration to complete.
+
+    In contrast, ``is_held`` returns True if libvirt itself paused the guest at the end of a migration.
+    """
     return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
 
 
@@ -231,7 +234,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
             )
         )
     except libvirt.libvirtError as error:
-        # libvirt also raises an error if the CPU model is unknown to this version of libvirt.
+        # All errors except these two mean that guests cannot have the CPU, also the error for an unknown CPU model.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             return str(error)
         LOG.info('This hypervisor does not support CPU comparison; assuming that the CPU is compatible: %s', error)

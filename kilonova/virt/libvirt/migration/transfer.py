@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 LOOK, LATER = 0.1, 1.0
 # Time limits grow with the size of the guest in GiB. A guest smaller than LEAST_GIB counts as a guest of this size.
 LEAST_GIB = 2
-# Seconds after which a failed post-copy that cannot be continued is given up.
+# Seconds for which this module tries to continue a failed post-copy.
 MENDING = 60.0
 # Seconds without statistics of a migration after which it is aborted.
 BLIND = 60.0
@@ -57,7 +57,7 @@ class MigrationTarget:
 
 
 class Transfers:
-    """Live migrations from one host."""
+    """The live migrations of guests from this host to other hosts."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         options = conf.libvirt

@@ -45,9 +45,9 @@ def merge(links: list[Link], wanted: Merge, check: Check) -> None:
     """Merge files of a backing chain.
 
     If ``wanted.into`` is a file name, the data of ``wanted.file`` are written into that file, and ``wanted.file``
-    leaves the chain. If ``wanted.into`` is None, data are merged into the first file of the chain: the data of all
-    files between the first file and ``wanted.file``. If ``wanted.file`` is None, too, the data of all other files of
-    the chain are merged. Raises CommandFailed if qemu-img fails, and whatever ``check()`` raises.
+    leaves the chain. If ``wanted.into`` is None, the first file of the chain gets the data of other files: of all files
+    between the first file and ``wanted.file``, or of all files if ``wanted.file`` is None, too. ``check()`` is called
+    during the merge. Raises CommandFailed if qemu-img fails, and whatever ``check()`` raises.
     """
     by_name = {link.name: number for number, link in enumerate(links)}
     if wanted.into is None:

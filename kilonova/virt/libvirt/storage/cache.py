@@ -107,8 +107,8 @@ class ImageCache:
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # Hold the image's lock, which a running download holds, too, so that its files are not deleted.
-            # Files that an interrupted download left are deleted like files of the cache that no disk uses.
+            # A running download of the image holds the same lock, so the download's files are not deleted here.
+            # The files of an interrupted download are deleted in the same way as unused images.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)

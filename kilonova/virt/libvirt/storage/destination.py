@@ -40,11 +40,11 @@ class MoveDestination(Protocol):
     def check(self) -> int:
         """Return the number of free bytes at the destination.
 
-        Raises DisksUnmovable if the destination cannot be reached, or if it has another storage than its offer says.
+        Raises DisksUnmovable if the destination cannot be reached, or if its storage is not the one in its offer.
         """
 
     def has_arrived(self, move: str) -> bool:
-        """Return True if the complete copy of this move is at the destination."""
+        """Return True if the copy that this move makes is complete at the destination."""
 
     def begin(self, move: str) -> None:
         """Prepare the directory for the copy. Keep files that an earlier try of the same move brought."""
@@ -56,10 +56,16 @@ class MoveDestination(Protocol):
         """Return the format of a base file at the destination, 'raw' or 'qcow2', or None if the file does not exist."""
 
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
-        """Copy the base file ``path``, compare the copy with the original, and rename the copy to ``target``."""
+        """Copy the base file ``path``, compare the copy with the original, and rename the copy to ``target``.
+
+        The copy has a temporary name that contains ``move``, the id of the move. ``going`` is called as in ``put``.
+        """
 
     def rebase(self, name: str, base: str, format_: str) -> None:
-        """Change an overlay that was copied, so that it reads from the base file ``base`` at the destination."""
+        """Change the copied overlay ``name``, so that it reads from the base file ``base`` at the destination.
+
+        ``format_`` is the format of the base file.
+        """
 
     def end(self, move: str) -> None:
         """Rename the complete copy to the server's directory. A directory that has this name already is replaced."""
@@ -99,7 +105,7 @@ class Local:
         return shutil.disk_usage(self._path).free
 
     def has_arrived(self, move: str) -> bool:
-        """Return True if the server's directory is the copy of this move."""
+        """Return True if the server's directory at the destination is the copy that this move has made."""
         return self._arrived.move() == move
 
     def begin(self, move: str) -> None:
@@ -132,7 +138,7 @@ class Local:
         going(files.used(path))
 
     def rebase(self, name: str, base: str, format_: str) -> None:
-        """Change an overlay that was copied, so that it reads from the base file ``base``."""
+        """Change the copied overlay ``name``, so that it reads from the base file ``base`` of format ``format_``."""
         command.run(*disk.rebase(self._coming.file(name), base, format_))
 
     def end(self, move: str) -> None:
@@ -161,7 +167,7 @@ class Shared(Local):
         Raises DisksUnmovable if this storage has no record of the destination's present compute process, or if the
         destination has the storage under another path.
         """
-        # 'run' is missing if the destination has a release that did not support shared storage.
+        # The offer has no 'run' if the destination has an older release, which did not support shared storage.
         if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
             raise self._unmovable(
                 f'both hosts have the same storage id, but the destination is not seen in '

@@ -69,7 +69,7 @@ def look(path: str, format_: str) -> DiskFile:
         if offset:
             stream.seek(offset)
             # At most _LONGEST_NAME bytes are read, because the guest may have written a wrong length into the header.
-            # A relative path of the backing file begins at the disk's directory.
+            # The name of the backing file may be relative to the disk's directory.
             backing = os.path.join(os.path.dirname(path), os.fsdecode(stream.read(min(length, _LONGEST_NAME))))
     return DiskFile('qcow2', size, backing)
 
@@ -130,9 +130,9 @@ def _new_layer(base: BaseFile, size: int) -> tuple[int, tuple[tuple[int, bytes],
 
 
 def create_layer(path: str, base: BaseFile, size: int) -> None:
-    """Create a qcow2 overlay of ``base`` with qemu-img.
+    """Create a qcow2 overlay of ``base``. Unlike in ``create_overlay``, ``base.path`` may be a name without directory.
 
-    If ``base.path`` has no directory, it is a file in the directory of ``path``.
+    Such a base is a file in the directory of ``path``.
     """
     aside = _aside(path)
     command.run('qemu-img', 'create', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, aside, str(size))
@@ -227,9 +227,9 @@ def collapse(path: str, base: BaseFile) -> None:
 def flatten(path: str, below: Iterable[str]) -> None:
     """Rewrite an overlay with the data of all files that it reads from, so that it has no backing file.
 
-    ``below`` are the files that it reads from. A rebase to no backing file would read the disk's whole virtual size,
-    which takes 2.5 s of CPU per GiB. This conversion reads only data that exist. Raises errors.NoRoom if the file
-    system has too little free space.
+    ``below`` are the files that the overlay reads from. ``qemu-img convert`` is used, because it reads only data that
+    exist: ``qemu-img rebase`` would read the disk's whole virtual size, in 2.5 s of CPU per GiB. Raises errors.NoRoom
+    if the file system has too little free space.
     """
     aside = _aside(path)
     files.check_room(os.path.dirname(path), sum(map(files.used, (path, *below))), os.path.basename(path))

@@ -155,7 +155,7 @@ class InstanceDirectory:
     # -- the host that owns the directory, on storage that several hosts share -----------------------
 
     def own(self, host: str) -> None:
-        """Record ``host`` as the owner of the directory: of the server's disks, or of the kept originals of a move."""
+        """Record ``host`` as the owner of the directory. On shared storage, other hosts then leave it alone."""
         if self.owner() != host:
             files.write_whole(self.file(OWNER), host)
 

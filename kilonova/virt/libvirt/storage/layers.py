@@ -1,10 +1,12 @@
-"""Layers of disks. With layers, a move between two hosts that share their storage copies no disk.
+"""Layers of disks: a move between two hosts that share storage copies no disk, but adds a new file to each disk.
+
+A layer is a disk file as it was before a move. After the move, the guest writes to a new file, an overlay, which reads
+unchanged data from the layer.
 
     lay(kept, coming, move)        # in <uuid>_incoming: overlays, and links to the files in <uuid>_resize
     adopt(kept, current)           # after the move is confirmed: the files themselves replace the links
     join(directory)                # before a copy: each disk reads from nothing but its base again
 
-A layer is a disk file as it was before a move. The guest writes to a new file, an overlay, which reads from the layer.
 A layer has the name ``layer.<move>.<name of the disk>``. An overlay names its layer without a directory, so the name
 remains valid when the directory is renamed. A link is replaced by a rename, which a guest that has the file open does
 not notice.

@@ -66,9 +66,9 @@ class DiskMover:
         self._run = str(uuidlib.uuid4())
 
     def start(self) -> None:
-        """Record in the storage that the present run of this host's compute uses it.
+        """Write the id of this start of the compute service to the storage. Must be called before ``offer``.
 
-        Must be called before ``offer``.
+        Other hosts that use the same storage read the id, and thereby see that this host uses it, too.
         """
         identity.storage_id(self.instances_path, create=True)
         identity.show_run(self.instances_path, self.host, self._run)
@@ -185,7 +185,7 @@ class DiskMover:
         return {'move': dest['move'], 'disks': list(kept.formats())}
 
     def discard_copy(self, uuid: str, dest: MoveOffer) -> None:
-        """Delete the copy of the disks that ``carry`` put at the host of ``dest``, unless another move has made it."""
+        """Delete the copy of the disks that ``carry`` made at the host of ``dest``. Copies of other moves are kept."""
         receiver = self.destination(dest, uuid)
         if dest['host'] == self.host:
             return
@@ -242,8 +242,8 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # The base file of an empty formatted disk has other bytes on each host, so the destination's can't be used.
-            # The data of this host's base file are written into the disk, which then needs no base file any more.
+            # Each host formats its own base files of empty disks. Their bytes differ, so the move cannot exchange them.
+            # Therefore the data of the base file are written into the disk, which then needs no base file any more.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -280,7 +280,7 @@ class DiskMover:
         self._forget(current, kept)
         if kept.exists() and current.exists():
             layers.adopt(kept, current)
-            # The directory now has the server's only disks, so the mark that it is a copy is deleted.
+            # The copy in this directory now replaces the original disks, so the mark of the move is deleted.
             if current.move() == kept.move():
                 current.unmark_move()
         files.remove_tree(kept.path)
@@ -288,8 +288,8 @@ class DiskMover:
     def is_aside(self, uuid: str) -> bool:
         """Return True if the server's original disks are in <uuid>_resize, where a move keeps them.
 
-        Return False if <uuid>_resize is only a leftover: then the directory <uuid> exists, and another move or no move
-        made it.
+        Then the directory <uuid> does not exist, or it is the copy that the same move has made. In all other cases
+        <uuid>_resize is a leftover of an earlier move, and the result is False.
         """
         kept, current = self._directories(uuid)
         return (
@@ -315,7 +315,10 @@ class DiskMover:
             current.unmark_move()
 
     def _forget(self, current: InstanceDirectory, marked: InstanceDirectory) -> None:
-        """Delete the snapshots in the pool that belong to the move that is recorded in the directory ``marked``."""
+        """Delete the snapshots that a move has made of the server's images in the Ceph pool.
+
+        The move is the one that the directory ``marked`` records. ``current`` is the server's directory <uuid>.
+        """
         move = marked.move()
         for image in _lasting(os.path.basename(current.path), marked) if move else ():
             self._pool.forget(image, str(move))

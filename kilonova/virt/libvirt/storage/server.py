@@ -347,7 +347,7 @@ class ServerDisks(DiskPlaces):
     def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.BaseFile | Parent:
         """Return what a root disk is made from: a file of the image cache, or a snapshot in Ceph that is cloned.
 
-        Raises the errors of ``ImageCache.image``.
+        ``most`` is the size of the flavor's root disk in bytes. Raises the errors of ``ImageCache.image``.
         """
         if self.format == RBD and image_meta.get('disk_format') == 'raw' and self._images is not None:
             image_id = image_meta.get('id') or instance.image_ref

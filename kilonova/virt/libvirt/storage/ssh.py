@@ -130,7 +130,7 @@ class Remote:
         return int(free)
 
     def has_arrived(self, move: str) -> bool:
-        """Return True if the server's directory at the destination is the copy of this move."""
+        """Return True if the server's directory at the destination is the copy that this move has made."""
         return self._run(_MARK, self._arrived) == mark_of(move)
 
     def begin(self, move: str) -> None:
@@ -169,7 +169,10 @@ class Remote:
         self._run(_MOVE, aside, target)
 
     def rebase(self, name: str, base: str, format_: str) -> None:
-        """Change an overlay that was copied, so that it reads from the other machine's base file ``base``."""
+        """Change the copied overlay ``name``, so that it reads from the other machine's base file ``base``.
+
+        ``format_`` is the format of the base file.
+        """
         self._run(shlex.join(disk.rebase(os.path.join(self.coming, name), base, format_)))
 
     def end(self, move: str) -> None:
@@ -259,7 +262,7 @@ class Remote:
 
     def _by_blocks(self, path: str, target: str, going: Callable[[int], None]) -> None:
         size = os.path.getsize(path)
-        # An earlier try may have sent the first blocks of the file. Its last block may be incomplete and is sent again.
+        # An earlier try may have sent the first blocks of the file. The last of them may be incomplete: send it again.
         there = int(self._run(_SIZE, target) or 0)
         begin = size if there == size else there // BLOCK * BLOCK
         with open(path, 'rb', buffering=0) as stream:

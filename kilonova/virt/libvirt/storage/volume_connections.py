@@ -158,7 +158,9 @@ class HostVolumes:
     def given_back(
         self, instance: objects.Instance, which: Iterable[AttachedVolume], force: bool = False
     ) -> Iterator[None]:
-        """Disconnect the volumes ``which`` after the ``with`` block, which removes the guest or detaches them from it.
+        """Disconnect the volumes ``which`` when the ``with`` block has ended.
+
+        In the ``with`` block, the caller removes the guest, or detaches the volumes from the guest.
 
         Only volumes with a stored attachment to this host are disconnected. Raises VolumeFailed if a volume cannot be
         disconnected. With ``force`` a failure is only logged, and data that were not flushed may be lost.
@@ -178,10 +180,9 @@ class HostVolumes:
     def extend(self, volume: AttachedVolume, path: str | None = None) -> int:
         """Read the new size of a volume that has grown, and return the size in bytes that its guest's disk must get.
 
-        ``path`` is the volume's path on this host, if it has one. The LUKS header of an encrypted volume takes a part
-        of its space. For a block device, the size of the header is therefore subtracted. For a file or a Ceph image it
-        is not, because QEMU adds the size of the header when it grows the file or image. Raises VolumeFailed if the
-        host sees a smaller size than the volume has.
+        ``path`` is the volume's path on this host, if it has one. For an encrypted block device, the result is the
+        volume's size without its LUKS header. For other volumes it is the full size: for encrypted files and Ceph
+        images, QEMU itself adds the header. Raises VolumeFailed if the host sees a smaller size than the volume has.
         """
         wanted = volume.size << 30
         if volume.kind in (volumes.RBD, NFS):

@@ -168,9 +168,10 @@ class Bricks:
     def _cryptsetup(
         self, volume: AttachedVolume, *arguments: str, text: str | None = None, no: int | None = None
     ) -> str | None:
-        """Run cryptsetup as root and return its output, or None if its exit code is ``no``.
+        """Run cryptsetup as root and return its output.
 
-        ``text`` is written to its standard input. Raises VolumeFailed if cryptsetup ends with any other error.
+        ``text`` is written to its standard input. ``no`` is the exit code by which cryptsetup answers "no" to a
+        question; in this case None is returned. Raises VolumeFailed for all other errors of cryptsetup.
         """
         _module, errors = self._load()
         from os_brick.privileged import rootwrap

@@ -12,7 +12,8 @@ from kilonova.virt.libvirt.xml.base import Element, node
 class Controller:
     """A bus controller of a type and model.
 
-    An additional (companion) USB controller has the ``index`` of its main controller. ``start`` is its first port.
+    An additional (companion) USB controller has the ``index`` of its main controller. ``start`` is the number of the
+    main controller's port at which the companion's ports begin.
     """
 
     type: str

@@ -51,8 +51,8 @@ class Plugs:
     def renew(self, instance: objects.Instance, vifs: Iterable[Vif]) -> None:
         """Plug these ports of a server whose guest is not running, so that the guest can start.
 
-        Before that, the server's recorded ports that are not in ``vifs``, or that have another binding there, are
-        unplugged. Raises InterfaceFailed if a port cannot be plugged.
+        Before that, old ports are unplugged: recorded ports of the server that are not in ``vifs``, or whose recorded
+        binding differs from the binding in ``vifs``. Raises InterfaceFailed if a port cannot be plugged.
         """
         wanted = list(vifs)
         self.retain(instance.uuid, wanted)
@@ -60,9 +60,10 @@ class Plugs:
             self.add(instance, vif)
 
     def retain(self, uuid: str, vifs: Iterable[Vif]) -> None:
-        """Unplug the server's recorded ports that are not in ``vifs`` or that ``vifs`` has with another binding.
+        """Unplug the old ports of a server whose guest is not running.
 
-        ``vifs`` are the ports that the server has now. The server's guest must not be running.
+        ``vifs`` are the ports that the server has now. A recorded port is old if it is not in ``vifs``, or if its
+        recorded binding differs from its binding in ``vifs``.
         """
         wanted = {vif.id: _form(vif) for vif in vifs}
         self.remove(uuid, [name for name, (vif, _whole) in self._known(uuid).items() if _form(vif) != wanted.get(name)])
@@ -134,7 +135,7 @@ class Plugs:
             return {}
         except ValueError as error:
             # The file is incomplete, because the host lost power while the file was written.
-            # No error is raised, because the network devices of the ports do not exist after a power failure.
+            # The power failure has also removed the ports' network devices, so it is sufficient to log the problem.
             LOG.error(
                 'Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
                 self._file(uuid),

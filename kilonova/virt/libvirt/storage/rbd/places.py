@@ -54,7 +54,7 @@ class DiskPlaces:
     def begin(self, uuid: str) -> None:
         """Create the server's directory and record this host as its owner.
 
-        Callers do so before they define the server's domain.
+        This must be done before the server's domain is defined.
         """
         directory = self.directory(uuid)
         directory.create()
@@ -110,7 +110,7 @@ class DiskPlaces:
             self.pool.own(image_of(uuid, name), host or self._conf.host, asked.get(name, RequestedDisk()))
 
     def there(self, uuid: str) -> tuple[GuestDisk, ...]:
-        """Return the disks of a server that exist on this host."""
+        """Return the disks of a server that exist on this host, possibly none."""
         directory = self.directory(uuid)
         formats = {
             name: format_
@@ -120,7 +120,7 @@ class DiskPlaces:
         return self.guest_disks(uuid, formats, directory.asked())
 
     def present(self, instance: objects.Instance) -> tuple[GuestDisk, ...]:
-        """Return the disks that a server has on this host.
+        """Return the disks of a server that exist on this host, as ``there`` does, and check that they can start it.
 
         Raises GuestFailed if the root disk is missing and the server does not boot from a volume.
         """
