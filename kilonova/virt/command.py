@@ -56,13 +56,13 @@ def run(*argv: str) -> str:
 
 
 def watched(check: Callable[[], None], *argv: str) -> None:
-    """Run a program that takes long, and call ``check()`` every 0.2 seconds meanwhile.
+    """Run a program that takes long, and call ``check()`` every 0.2 seconds while it runs.
 
     If ``check`` raises an error, the program is killed and the error is raised. Raises CommandFailed if the program
     fails or is not installed.
     """
     check()
-    # The program writes its errors to a file. It would block on a full pipe, because no thread reads from it meanwhile.
+    # stderr is a file instead of a pipe. No thread would read the pipe, and a full pipe would block the program.
     with tempfile.TemporaryFile('w+', errors='replace') as stderr:
         try:
             process = subprocess.Popen(

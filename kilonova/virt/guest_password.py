@@ -3,7 +3,7 @@
     changes = in_parts(encrypted('hunter2', key_data))     # the values to save
     joined(system_metadata)                                # the encrypted password for the API, or '' if there is none
 
-There are two ways to a password. Either the guest sets it itself and sends it to the metadata service, or the compute
+A password is set in one of two ways. The guest itself sets it and sends it to the metadata service. Or the compute
 service sets it through the guest's agent and stores it.
 """
 

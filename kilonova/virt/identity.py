@@ -1,13 +1,13 @@
 """Ids of this host, its machine and its storage, which are stored in files and survive a restart.
 
-A compute service copies disks to another compute service as local files only if two things are true. The two services
-have the same machine id and boot id. And the service finds the other's storage id under the other's instances_path. The
-storage id is compared because containers on one machine may have the same machine id and boot id, but different file
-systems.
+In a move, the source copies disks as local files only if it sees the destination's files. Two conditions must be true.
+Source and destination have the same machine id and boot id. And the source, when it reads the destination's
+instances_path, finds the destination's storage id there. The second condition is needed because containers on one
+machine may have the same machine id and boot id, but different file systems.
 
 Each start of a compute service has an id, its *run*, which the service writes to its instances_path. Two hosts share
-storage if they have the same storage id and each finds the other's run in its own instances_path. An equal storage id
-alone is not sufficient, because the file with the storage id may have been copied together with a disk.
+storage if they have the same storage id, and if each host finds the run of the other host in its own instances_path. An
+equal storage id alone is not sufficient, because the file with the storage id may have been copied with a disk.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def show_run(instances_path: str, host: str, run: str) -> None:
 
 
 def run_of(instances_path: str, host: str) -> str:
-    """Return the id of the last start of a host's compute service, as this storage records it, or '' if it has none."""
+    """Return the id that the compute service of ``host`` wrote to this storage at its last start, or '' if none."""
     return _first_line(_run_path(instances_path, host))
 
 

@@ -114,7 +114,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def force_complete(self, instance: objects.Instance) -> None:
-        """Raise errors.MigrationError unless the guest is being migrated. Otherwise do nothing."""
+        """Check only that the guest is being migrated. Raises errors.MigrationError if it is not."""
         if instance.uuid not in self._giving:
             raise errors.MigrationError(reason='no migration of the guest runs')
 
@@ -137,7 +137,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def receive(self, instance: objects.Instance) -> None:
-        """Add the domain that was transferred to the domains of this host, and mark its disk as the server's own."""
+        """Add the transferred domain to the domains of this host. Its disk no longer counts as a copy of a move."""
         came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         if came is not None:
             self.fake.domains[instance.uuid] = came

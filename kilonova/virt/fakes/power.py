@@ -24,14 +24,14 @@ class FakePower(FakePart):
     def define(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Replace the domain by a new one that is switched off."""
+        """Replace the guest's domain by a new domain in power state SHUTDOWN."""
         self.fake.define(instance, pci_devices, False)
 
     @scripted
     def power_on(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Replace the domain by a new one that runs."""
+        """Replace the guest's domain by a new domain in power state RUNNING."""
         self.fake.start(instance, pci_devices)
 
     @scripted
@@ -42,7 +42,7 @@ class FakePower(FakePart):
         image_meta: ImageMeta,
         pci_devices: Iterable[objects.PciDevice] = (),
     ) -> None:
-        """Replace the domain by a new one that runs."""
+        """Replace the guest's domain by a new domain in power state RUNNING."""
         self.fake.start(instance, pci_devices)
 
     @scripted
@@ -69,7 +69,7 @@ class FakePower(FakePart):
 
     @scripted
     def trigger_crash_dump(self, instance: objects.Instance) -> None:
-        """Do nothing if the guest runs or is paused. Raises GuestFailed in other states."""
+        """Check only that the guest runs or is paused. Raises GuestFailed in other states."""
         self._move(instance, 'interrupt', None, PowerState.RUNNING, PowerState.PAUSED)
 
     def _move(self, instance: objects.Instance, act: str, after: PowerState | None, *before: PowerState) -> None:
@@ -95,7 +95,7 @@ class FakeRescues(FakePart):
         timeout: int = 0,
         retry_interval: int = 0,
     ) -> None:
-        """Replace the domain by a new one that runs, and mark the guest as rescued."""
+        """Replace the guest's domain by a new domain in power state RUNNING, and mark the guest as rescued."""
         self.fake.start(instance, pci_devices)
         self.fake.rescued.add(instance.uuid)
 
@@ -103,7 +103,7 @@ class FakeRescues(FakePart):
     def restart(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Replace the domain of a rescued guest by a new one that runs.
+        """Replace the domain of a rescued guest by a new domain in power state RUNNING.
 
         Raises GuestFailed if the guest is not rescued.
         """

@@ -310,7 +310,7 @@ class FakeState:
             instance.device_metadata = objects.InstanceDeviceMetadata(devices=found)
 
     def start(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Replace the domain by a new one that runs."""
+        """Replace the guest's domain by a new domain in power state RUNNING."""
         self.define(instance, pci_devices, True)
 
     def stop(self, instance: objects.Instance) -> None:

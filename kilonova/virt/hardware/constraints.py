@@ -192,7 +192,7 @@ class CPUResourcesConflict(errors.Invalid):
 
 
 class MemoryPageSizeInvalid(errors.Invalid):
-    """A page size is not a number of whole KiB and not a known word."""
+    """A page size is neither a whole number of KiB nor one of the words small, large and any."""
 
     msg_fmt = "Invalid memory page size '%(pagesize)s'"
 
@@ -290,7 +290,7 @@ def shared_cpus(flavor: Any, topology: InstanceNUMATopology | None) -> int:
 def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
     """Return the CPU policy: 'dedicated', 'mixed', 'shared', or None if neither flavor nor image sets one.
 
-    An image cannot override the flavor's policy shared or mixed. Raises InvalidCPUAllocationPolicy,
+    If the flavor's policy is 'shared' or 'mixed', the image cannot override it. Raises InvalidCPUAllocationPolicy,
     CPUResourcesConflict or ImageCPUPinningForbidden.
     """
     flavor = _word(specs, 'hw:cpu_policy', (SHARED, DEDICATED, MIXED), InvalidCPUAllocationPolicy)
@@ -331,8 +331,8 @@ def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
 def realtime(specs: Mapping[str, str], vcpus: int, properties: Properties = NOTHING) -> frozenset[int]:
     """Return the vCPUs that run with realtime priority on their host CPUs.
 
-    These are the vCPUs in the image's mask, in the flavor's mask if the image has none, or all vCPUs if both have none.
-    At least one vCPU must not be realtime, unless the flavor has a policy for emulator threads. Raises
+    The image's mask names these vCPUs, or the flavor's mask if the image has no mask. If neither has a mask, all vCPUs
+    are realtime. At least one vCPU must not be realtime, unless the flavor has a policy for emulator threads. Raises
     RealtimeConfigurationInvalid, RealtimeMaskNotFoundOrInvalid or RealtimeMaskNotDedicated.
     """
     if not strutils.bool_from_string(specs.get('hw:cpu_realtime')):
@@ -400,8 +400,8 @@ def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: ty
 def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int | None:
     """Return the requested page size: a number of KiB, SMALL, LARGE or ANY, or None if none is requested.
 
-    An image may set a page size only if the flavor has the page size large or any. Raises MemoryPageSizeForbidden
-    otherwise.
+    An image may set a page size only if the flavor has the page size large or any. If the image sets a page size in
+    spite of this rule, MemoryPageSizeForbidden is raised.
     """
     flavor, image = specs.get('hw:mem_page_size'), properties.get('hw_mem_page_size')
     of_flavor = None if flavor is None else parse_page_size(flavor)
@@ -497,7 +497,7 @@ def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse
         if matching is None:
             continue
         cell = found[int(matching[1])] = parse(key, value)
-        # Limit the total number of CPUs, because many cells with all CPUs would need too much memory here.
+        # Limit the cells and the sum of their CPUs. Without a limit, a request could use up the memory of this process.
         cpus += len(cell) if isinstance(cell, set) else 0
         if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
             raise InvalidNUMAValue(name=key, value=value, reason='it specifies too many NUMA cells or CPUs')

@@ -256,7 +256,7 @@ def _order(
 
 
 class _CellTable:
-    """A cache that has, for each NUMA cell of a server and each NUMA cell of a host, the placement of one on the other.
+    """A cache of placements: the result of placing each NUMA cell of a server on each NUMA cell of a host.
 
     Each placement is computed when it is first needed.
     """

@@ -88,9 +88,9 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
 def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> VirtCPUTopology:
     """Return the layout (sockets, cores, threads) with ``vcpus`` CPUs that has most of the preferred numbers.
 
-    Of several such layouts, the one with most sockets is chosen, and then the one with most cores. ``threads`` is how
-    many consecutive vCPUs are pinned to one core of the host; it is the preferred number of threads if flavor and image
-    set none. Raises ImageVCPULimitsRangeImpossible if no layout is within the maximum numbers.
+    If several layouts are equally good, more sockets are preferred, and then more cores. ``threads`` is how many
+    consecutive vCPUs are pinned to one core of the host; it is the preferred number of threads if flavor and image set
+    none. Raises ImageVCPULimitsRangeImpossible if no layout is within the maximum numbers.
     """
     liked = dict(limits.liked)
     if threads is not None and 'threads' not in liked:

@@ -249,7 +249,7 @@ class Domains:
         self.note(instance, spec, self._libvirt.define(xml, instance.uuid))
 
     def note(self, instance: objects.Instance, spec: GuestSpec, guest: Guest) -> None:
-        """Record the addresses that tagged devices have in the guest, in ``instance.device_metadata``."""
+        """Write the addresses of the guest's tagged devices to ``instance.device_metadata``."""
         self._note(instance, guest, tags.of(spec.disks, [given.volume for given in spec.volumes]), instance.vifs)
 
     def note_volume(self, instance: objects.Instance, volume: AttachedVolume, guest: Guest) -> None:

@@ -215,7 +215,7 @@ class LibvirtHost:
     def _has_remote(self) -> bool:
         """True if device_spec has devices with remote_managed, which are functions of a SmartNIC (DPU).
 
-        Only for such devices the serial numbers of cards are read, because reading them is slow.
+        The serial numbers of cards are read only if there are such devices, because reading them is slow.
         """
         return any(spec.remote_managed for spec in DeviceSpecs.from_conf(self._conf).specs)
 

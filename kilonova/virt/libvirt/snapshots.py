@@ -65,7 +65,7 @@ class LibvirtSnapshots:
             raise DriverMisconfigured(reason='no image client is configured, which is needed to upload images')
         made = self.copy(image_id)
         if not made.is_made():
-            # Ask the image service before the copy, so that no guest is paused in vain if the service does not answer.
+            # Ask the image service first. If it does not answer, an error is raised before the guest is paused.
             if self._images.get(image_id)['status'] == 'active':
                 return
             self._copy_root_disk(instance, image_id, made, check)

@@ -52,8 +52,8 @@ class Merge:
 class VolumeSnapshots(Protocol):
     """Snapshots of volumes that are files on a network share.
 
-    After a snapshot, the guest writes to a new file. The volume service created the new file, and its backing file is
-    the previous file. When a snapshot is deleted, two of the files are merged.
+    After a snapshot, the guest writes to a new file, which the volume service has created as an overlay of the previous
+    file. When a snapshot is deleted, files of the volume are merged.
     """
 
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:

@@ -24,10 +24,7 @@ class VolumeCounters:
 
 
 class VolumeUnsupported(errors.HostRejected):
-    """A volume is attached to this host by a kind of connection or encryption that the host does not support.
-
-    Another host may support it.
-    """
+    """This host does not support the volume's kind of connection or encryption. Another host may support it."""
 
     msg_fmt = 'Volume %(volume)s cannot be attached on host %(host)s: %(reason)s'
 

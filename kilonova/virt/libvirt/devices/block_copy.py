@@ -50,7 +50,7 @@ def state(xml: str, target: str) -> str | None:
 
 
 def path(xml: str, target: str) -> str | None:
-    """Return the path on the host of the copy of the disk ``target``.
+    """Return the path of the file or device of this host to which the disk ``target`` is copied.
 
     Return None if there is no copy, or if the copy is neither a file nor a device.
     """

@@ -139,7 +139,7 @@ class Hotplug:
             )
 
     def give_back(self, guest: Guest) -> None:
-        """Plug in all devices of the guest's persistent definition that the running guest does not have.
+        """Plug in again the host's devices that the guest's persistent definition has and the running guest lacks.
 
         A failure is only logged.
         """

@@ -77,7 +77,7 @@ class CpuConfigurator:
 
 
 def _model(guest: GuestSpec) -> str:
-    """Return the first CPU model of [libvirt]cpu_models that has all CPU features the server requires.
+    """Return the first CPU model of [libvirt]cpu_models that has all required CPU features.
 
     Flavor and image require features by traits such as trait:HW_CPU_X86_AVX2. A feature in
     [libvirt]cpu_model_extra_flags need not be part of the model. Raises NotOnThisHost if no model has all features.

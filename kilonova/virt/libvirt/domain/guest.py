@@ -92,7 +92,7 @@ class Spice:
 
 @dataclass(frozen=True)
 class Consoles:
-    """Addresses of the host at which the guests' consoles listen. None means that guests have no such console.
+    """Addresses of the host at which the guests' consoles listen. If an address is None, guests lack this console.
 
     ``pointer`` is the type of the guests' pointer device: usbtablet, ps2mouse or None.
     """

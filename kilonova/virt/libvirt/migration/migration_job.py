@@ -317,10 +317,10 @@ def _exchange(domain: ElementTree.Element, hostdevs: Mapping[str, str]) -> None:
 
 
 def _reconnect(domain: ElementTree.Element, volumes: Mapping[str, str]) -> None:
-    """Replace the sources of a domain's volumes by the sources at the destination.
+    """Change a domain's XML so that each volume has the storage path or address of the destination host.
 
-    ``volumes`` is a dict from volume id to the XML of a <disk>. The guest sees the same volumes at the same addresses.
-    Raises MigrationError if the destination has not connected a volume.
+    ``volumes`` is a dict from volume id to a <disk> as XML, with the <source> at the destination. The guest sees the
+    same volumes at the same addresses. Raises MigrationError if the destination has not connected a volume.
     """
     for disk in domain.iterfind('devices/disk'):
         volume_id = VOLUMES.name(disk)

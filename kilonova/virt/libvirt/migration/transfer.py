@@ -110,8 +110,8 @@ class Transfers:
     def _flags(self, post_copy: bool) -> int:
         """Return libvirt's flags for TLS, and for post-copy or auto-converge.
 
-        Auto-converge slows a guest down that writes faster than its memory is transferred. With post-copy the migration
-        completes anyway, so auto-converge is not switched on.
+        Auto-converge slows down a guest that writes to its memory faster than the memory is transferred. With
+        post-copy, the migration also completes without auto-converge, so only one of them is switched on.
         """
         flags = libvirt.VIR_MIGRATE_TLS if self._with_tls else 0
         if post_copy:

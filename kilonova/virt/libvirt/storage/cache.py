@@ -3,8 +3,9 @@
     cache = ImageCache(directory, locks)
     base = cache.image(image_id, image_meta, download, most=16 << 30)       # BaseFile(path, format, virtual size)
 
-However many boots wait for an image, it is downloaded once: the first boot holds the lock, the other boots find the
-file. A file that a crash left behind has the suffix .part or .converted, and the next download writes it again.
+An image is downloaded only once, even if several boots need it: the first boot holds the image's lock during the
+download, and the others then find the file. A file that a crash left behind has the suffix .part or .converted, and the
+next download writes it again.
 """
 
 from __future__ import annotations

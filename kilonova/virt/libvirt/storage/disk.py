@@ -168,9 +168,9 @@ def create_copy(path: str, base: BaseFile, size: int) -> None:
 
 
 def _aside(path: str) -> str:
-    """Return the temporary name under which a file is made, after deleting a leftover file of that name.
+    """Delete a leftover temporary file of ``path``, and return the temporary name under which ``path`` is made.
 
-    A leftover file is deleted because it would keep its old permissions.
+    A new file that replaced the leftover file would have its old permissions.
     """
     aside = f'{path}.new'
     files.remove(aside)
@@ -178,9 +178,9 @@ def _aside(path: str) -> str:
 
 
 def as_raw(path: str, format_: str) -> int:
-    """Return the number of bytes that a file takes as a sparse raw file. The result may be slightly too large.
+    """Return how many bytes the disk file ``path`` would take if it were converted to a sparse raw file.
 
-    The file must not have a backing file.
+    The result may be slightly too large. The file must not have a backing file.
     """
     if format_ == 'raw':
         return files.used(path)
@@ -212,7 +212,10 @@ def allocates(directory: str) -> bool:
 
 
 def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
-    """Return the qemu-img command that makes an overlay read from another backing file with the same content."""
+    """Return the qemu-img command that makes the overlay ``path`` read from the backing file ``base``.
+
+    ``format_`` is the format of ``base``, which must have the same content as the overlay's present backing file.
+    """
     return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
 
 

@@ -83,8 +83,8 @@ def ephemeral_gb(asked: Mapping[str, RequestedDisk], flavor: Flavor) -> int:
 def swap_mb(asked: Mapping[str, RequestedDisk], flavor: Flavor) -> int:
     """Return the swap size in MiB.
 
-    This is the size that the user requested. It is the flavor's size if the user requested none. It is also the
-    flavor's size if the server now has a flavor with another swap size than at the time of the request.
+    This is the size that the user requested. The flavor's size is returned in two cases: the user requested no size, or
+    the server was later resized to a flavor with another swap size.
     """
     wish = asked.get(SWAP)
     if wish is not None and wish.size and wish.flavor_swap == flavor.swap:

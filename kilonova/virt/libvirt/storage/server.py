@@ -128,10 +128,10 @@ class ServerDisks(DiskPlaces):
         asked: Mapping[str, RequestedDisk] | None = None,
         keep_ephemeral: bool = False,
     ) -> None:
-        """Create all disks of a new server, in place of the disks of an earlier try or of the server before a rebuild.
+        """Create all disks of a server. Disks of an earlier try, or of the server before a rebuild, are replaced.
 
-        If ``asked`` is None, the requested disks are read from the directory. With ``keep_ephemeral``, existing
-        ephemeral disks are kept.
+        ``asked`` are the disks that the user requested. If it is None, they are read from the server's directory. With
+        ``keep_ephemeral``, existing ephemeral disks are kept.
         """
         directory = self.directory(instance.uuid)
         most = instance.flavor.root_gb * disk.GIB or None
@@ -201,7 +201,7 @@ class ServerDisks(DiskPlaces):
         return self._cache.clean(_bases_in_use(self._conf.instances_path, self._cache.directory), min_age)
 
     def grow(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Grow the disks of a server that has moved to the sizes of its new flavor. No disk is shrunk."""
+        """Grow a server's disks, after a move, to the sizes of its new flavor. No disk is shrunk."""
         directory = self.directory(instance.uuid)
         formats, kept = directory.formats(), directory.asked()
         for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
@@ -326,9 +326,9 @@ class ServerDisks(DiskPlaces):
             make(self.directory(uuid).file(name), base, base.virtual_size)
 
     def _begin_disk(self, uuid: str, name: str) -> None:
-        """Delete the old disk of this name if the creation of the new disk would not overwrite it.
+        """Delete the server's old disk ``name`` if the new disk of this name will not overwrite it.
 
-        This is the case if one of the two is a file and the other is an image in the Ceph pool.
+        A new file does not overwrite an image in the Ceph pool, and a new image does not overwrite a file.
         """
         was = self.directory(uuid).formats().get(name)
         if was is not None and (was == RBD) != (self.format == RBD):

@@ -115,8 +115,8 @@ class Remote:
     def check(self) -> int:
         """Return the number of free bytes at the destination.
 
-        Raises DisksUnmovable if the other machine cannot be reached, does not answer within 60 s, or has another
-        storage.
+        Raises DisksUnmovable if the other machine cannot be reached, does not answer within 60 s, or if its storage is
+        not the one in its offer.
         """
         address = self._offer.get('address') or ''
         if not _ADDRESS.fullmatch(address):

@@ -112,7 +112,7 @@ class Graphics:
     secure: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
-    # A dict from a setting's element to the attribute with its value. Other elements have the value in 'compression'.
+    # The attribute that holds the value of a setting, for each element in which it isn't 'compression'.
     ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
 
     def element(self) -> Element:

@@ -11,8 +11,9 @@ Each port is recorded before it is plugged, in one file per server in ``state_pa
 that are needed to unplug the port, so a port can be unplugged even if the server has lost it. If a plug was
 interrupted, the port is unplugged before it is plugged again.
 
-A PCI function may already belong to another server when its representor is to be unplugged for its former server. One
-file per function therefore records its present server, and the representor is unplugged only for that server.
+A PCI function has a representor, a network device that is plugged into the switch. When the function has been given to
+another server, the representor must not be unplugged for the former server. Therefore one file per function records its
+present server, and the representor is unplugged only for that server.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Known = dict[str, tuple[Vif, bool]]
 class Plugs:
     """The ports of one host for which the compute service creates network devices before the guest starts.
 
-    All other ports need no such devices, or libvirt creates the devices.
+    For all other ports, libvirt creates the network devices, or no network devices are needed.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:

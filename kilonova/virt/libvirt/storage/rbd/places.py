@@ -3,7 +3,7 @@
     places.at(uuid, 'disk.swap', 'rbd')         # GuestDisk
     places.remove(uuid)                         # delete all disks and files of a server on this host
 
-The file disk.info in the server's directory records of each disk whether it is a file or an image. Other parts of the
+The file disk.info in the server's directory records for each disk whether it is a file or an image. Other parts of the
 driver use the class ``ServerDisks``.
 """
 
@@ -208,7 +208,8 @@ class DiskPlaces:
     def hand_back(self, uuid: str, source: str) -> None:
         """Undo ``take_over``: record ``source`` as the owner of the disks again.
 
-        The server's directory is deleted if ``source`` does not use the same storage for directories.
+        If this host and ``source`` share only the pool, but not the directories, the server's directory on this host is
+        deleted.
         """
         self.own(uuid, source)
         directory = self.directory(uuid)

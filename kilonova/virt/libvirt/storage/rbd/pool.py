@@ -176,11 +176,11 @@ class RbdPool:
             time.sleep(self._interval)
 
     def parent(self, image_id: str, url: str) -> Parent | None:
-        """Return the snapshot that a location of the image service names, or None if the snapshot cannot be cloned.
+        """Return the snapshot that ``url`` names, or None if the snapshot cannot be cloned.
 
-        A snapshot in another cluster cannot be cloned, nor one that this Ceph user may not read. Users may add
-        locations to their images, so an RBD image is accepted only if its name is ``image_id``. Otherwise users could
-        read other users' data.
+        ``url`` is the location of an image's data, as the image service reports it. A snapshot cannot be cloned if it
+        is in another cluster or if this Ceph user may not read it. Users may add locations to their images, so an RBD
+        image is accepted only if its name is ``image_id``. Otherwise users could read other users' data.
         """
         found = _LOCATION.fullmatch(url)
         if found is None:
