@@ -41,7 +41,7 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
-        """Return the data of this host as the destination. The guest's disks are always copied.
+        """Return the data that the source needs to migrate a guest to this host. The guest's disks are always copied.
 
         Raises errors.MigrationPreCheckError if the disks do not fit on this host, or if ``block`` is False.
         """

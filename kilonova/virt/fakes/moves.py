@@ -135,7 +135,7 @@ class FakeMoves(FakePart):
     ) -> None:
         """Restore the original disk, which was kept as <uuid>_resize, and create the domain.
 
-        Nothing is changed if there is no kept disk and the guest already is on or off as ``power_on`` requests.
+        If no disk was kept and the guest is already on or off as ``power_on`` requests, nothing is changed.
         """
         kept = instance.uuid + '_resize'
         if (

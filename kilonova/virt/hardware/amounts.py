@@ -33,7 +33,7 @@ _RESOURCES = re.compile(f'resources{SUFFIX_AND_NAME}')
 def of(
     flavor: Any, shared: int, dedicated: int, *, encrypted: bool = False, from_volume: bool = False
 ) -> dict[str, int]:
-    """Return the amounts of a server, summed over all groups.
+    """Return how much of each resource class a server needs, summed over all groups.
 
     ``flavor`` has the attributes of objects.Flavor: vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs.
     ``shared`` and ``dedicated`` are the numbers of the server's shared and dedicated CPUs. ``encrypted`` says whether

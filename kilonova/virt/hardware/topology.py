@@ -96,7 +96,7 @@ def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> Vi
     if threads is not None and 'threads' not in liked:
         liked['threads'] = threads
     if vcpus < 1:
-        # This function does not refuse a guest without CPUs: the hypervisor refuses it.
+        # A guest with 0 CPUs is not refused here, because the hypervisor refuses it.
         return VirtCPUTopology(sockets=vcpus, cores=1, threads=1)
     if vcpus > MOST:
         raise ImageVCPULimitsRangeImpossible(vcpus=vcpus, **dict[str, Any](limits.most))

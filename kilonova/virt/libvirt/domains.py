@@ -106,7 +106,7 @@ class Domains:
         disks: tuple[GuestDisk, ...],
         pci_devices: Iterable[objects.PciDevice],
     ) -> GuestSpec:
-        """Connect the server's volumes, and return everything that the server's domain is built from.
+        """Connect the server's volumes to this host, and return all data from which the server's domain is built.
 
         ``disks`` are the guest's own disks. Raises VolumeUnsupported if a volume cannot be connected.
         """
@@ -212,9 +212,9 @@ class Domains:
         self.show(guest)
 
     def prepare(self, guest: GuestSpec) -> str:
-        """Return a domain's XML. Create the guest's mediated devices, and set the trust mode of its ports' functions.
+        """Create the guest's mediated devices, set its ports' functions to trusted or untrusted, and return the XML.
 
-        The server's domain and disks are not changed.
+        The result is the XML for the server's domain. The present domain and the disks are not changed.
 
         Raises:
             UnsupportedHardware: if no host supports the requested hardware.
@@ -328,10 +328,10 @@ class Domains:
         return guest is not None
 
     def forget_if_made(self, uuid: str) -> None:
-        """Call ``forget`` for an undo. If the server has no directory here, libvirt need not answer.
+        """Call ``forget`` for an undo. Do not raise an error if libvirt does not answer and there is nothing to forget.
 
         A server's directory is created before its domain and deleted after it, so a server without a directory has no
-        domain. Raises HypervisorUnavailable if libvirt does not answer and there is a directory.
+        domain. Raises HypervisorUnavailable if libvirt does not answer and the server has a directory on this host.
         """
         try:
             if self.forget(uuid):

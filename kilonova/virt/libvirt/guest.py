@@ -155,7 +155,7 @@ class Guest:
             try:
                 self.call_once(*create)
             except HypervisorUnavailable:
-                # The lost call may have started the guest, so another start is only requested if the guest is off.
+                # The guest may have been started before the connection was lost, so try again only if it is off.
                 if not self.is_active():
                     self.call_once(*create)
         except libvirt.libvirtError as error:

@@ -141,7 +141,10 @@ class LibvirtVolumeSnapshots:
         return guest.is_active() and not self._libvirt.is_test
 
     def _path(self, instance: objects.Instance, volume: AttachedVolume) -> str:
-        """Return the path of the volume's file on this host. Raises VolumeUnsupported if it cannot be connected."""
+        """Return the path of the volume's file on this host.
+
+        Raises VolumeUnsupported if the volume cannot be connected to this host.
+        """
         self._volumes.check([volume])
         return self._volumes.connect(instance, volume).path or ''
 
@@ -171,7 +174,10 @@ class LibvirtVolumeSnapshots:
 
 @contextmanager
 def _said(instance: objects.Instance, act: str) -> Iterator[None]:
-    """Convert errors of qemu-img in the ``with`` block to GuestFailed. ``act`` names the operation in the text."""
+    """Convert errors of qemu-img in the ``with`` block to GuestFailed.
+
+    ``act`` names the operation in the error's text.
+    """
     try:
         yield
     except command.CommandFailed as error:

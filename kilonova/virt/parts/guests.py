@@ -161,7 +161,7 @@ class Guests(Protocol):
     def prepare_rebuild(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Prepare ``rebuild`` without a change of the guest and its disks.
+        """Prepare ``rebuild``. The guest and its disks are not changed.
 
         Download the image, and check that the root disk is large enough for it and that the new domain is possible.
         Raises the errors of ``spawn``.

@@ -22,12 +22,12 @@ class Power(Protocol):
     def define(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Replace the guest's domain by one that is built from these arguments. The guest is off afterwards."""
+        """Replace the guest's domain by a new domain, built from these arguments. The guest is off afterwards."""
 
     def power_on(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Replace the guest's domain by one that is built from these arguments, and start the guest."""
+        """Replace the guest's domain by a new domain, built from these arguments, and start the guest."""
 
     def reboot(
         self,

@@ -131,8 +131,8 @@ def _targets(xml: str) -> list[str]:
 def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
     """Merge files of the running guest's disk ``target``, as ``wanted`` describes. Wait for the end of the block job.
 
-    ``check`` is called again and again during the wait. What it raises ends the wait, but not the block job. Raises
-    GuestFailed if the merge is impossible or fails.
+    ``check`` is called again and again during the wait. An exception that it raises ends the wait, but not the block
+    job. Raises GuestFailed if the merge is impossible or fails.
     """
 
     def begin() -> None:

@@ -20,7 +20,7 @@ from kilonova.virt.libvirt.devices.pci import PciFunction, Virtual
 from kilonova.virt.parts.guests import GuestFailed, InterfaceUnsupported
 
 Devices = list[objects.PciDevice]
-# A dict from vnic_type to the XPath, in a node device's XML, of the name of the interface or of the device file.
+# For each vnic_type, the XPath by which the interface's name or the device file is found in a node device's XML.
 _ENDS = {MACVTAP: "capability[@type='net']/interface", VDPA: "capability[@type='vdpa']/chardev"}
 
 

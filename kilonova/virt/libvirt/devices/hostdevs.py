@@ -98,10 +98,10 @@ class LibvirtDevices:
 
     @translated
     def related(self, devices: Iterable[PciDevice]) -> dict[str, frozenset[str]]:
-        """Return a dict from each device's address to a set of addresses that exclude each other.
+        """Return, for each device, the addresses that no other guest may have while a guest has the device.
 
-        While a guest has the device, no other guest may have one of these addresses. They are the device's own address
-        and, for example, its physical function and the functions of its IOMMU group.
+        The result is a dict from the device's address to a set. The set has the device's own address and, for example,
+        the addresses of its physical function and of the functions of its IOMMU group.
         """
         wanted = list(devices)
         made = self._mediated.by_parent() if any(device.dev_type != MDEV for device in wanted) else {}

@@ -129,7 +129,7 @@ def relocated(definition: str, name: str, disk: str) -> str:
 
 
 def of_host(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """Return a domain's devices of its host, as a dict from address or uuid to the XML element.
+    """Return the devices of the host that a domain has, as a dict from address or uuid to the XML element.
 
     First come the <hostdev> elements in the domain's order: PCI functions by their address, mediated devices by their
     uuid. After them come the <interface> elements of network cards that are PCI functions.

@@ -27,8 +27,8 @@ from kilonova.virt.parts.host import MdevUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# libvirt's name of a mediated device is 'mdev_' and the device's uuid, with '_' in place of '-'.
-# Since libvirt 7.8, the name of a mediated device ends with '_' and the address of its parent.
+# libvirt's name of a mediated device begins with 'mdev_' and the device's uuid, with '_' in place of '-'.
+# Since libvirt 7.8, '_' and the address of the device's parent follow in the name.
 _NAME, _UUID_LENGTH = 'mdev_', 36
 
 

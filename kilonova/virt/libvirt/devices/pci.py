@@ -39,7 +39,7 @@ class PciFunction:
     """A PCI function of the host that a guest gets as a whole.
 
     If ``managed`` is True, libvirt detaches the function from its host driver before use and reattaches it afterwards.
-    ``trustable`` is None unless the function is a virtual function that the host may set to trusted.
+    ``trustable`` is set for a virtual function that the host may set to trusted. For all other functions it is None.
     """
 
     address: str

@@ -1,4 +1,4 @@
-"""The addresses in a guest of its tagged disks, volumes and interfaces, and of its PCI functions in a VLAN.
+"""Find the addresses of devices in a guest: of tagged disks, volumes and interfaces, and of PCI functions in a VLAN.
 
     found = places(domain, of(disks, volumes), told(vifs))      # domain: libvirt's XML with the assigned addresses
 

@@ -63,7 +63,7 @@ class MetadataConfigurator:
 
 
 class SysinfoConfigurator:
-    """Writes into the domain XML the system information that the guest sees in its SMBIOS."""
+    """Writes the system information for the guest's SMBIOS into the domain XML."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
         """Write manufacturer, product, serial number and uuid. Only QEMU guests have them."""
@@ -77,7 +77,7 @@ class SysinfoConfigurator:
 
 
 class OsConfigurator:
-    """Writes into the domain XML the guest's machine type and how the guest boots.
+    """Writes the guest's machine type and the way in which the guest boots into the domain XML.
 
     The machine type comes from the image or from the host. The guest boots from its disk or with the image's own
     kernel, with BIOS or UEFI.

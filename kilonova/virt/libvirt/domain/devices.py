@@ -237,9 +237,11 @@ class ControllerConfigurator:
 
 
 class HostdevConfigurator:
-    """Writes the host's devices of a guest into the domain XML: one <hostdev> per PCI function or mediated device.
+    """Writes the devices of the host that a guest gets into the domain XML.
 
-    libvirt adds the driver, the alias and the guest address to each element.
+    There is one <hostdev> for each PCI function and each mediated device.
+
+    libvirt adds the driver, the alias and the address in the guest to each <hostdev>.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:

@@ -87,7 +87,7 @@ class InterfaceConfigurator:
 
 
 def card(guest: GuestSpec, vif: Vif) -> Card:
-    """Return the element for the device that a port becomes in its guest.
+    """Return the XML element of the device by which the guest uses a port, in most cases an <interface>.
 
     Raises the errors of ``InterfaceConfigurator.configure``.
     """

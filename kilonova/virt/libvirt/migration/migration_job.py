@@ -256,7 +256,7 @@ def rewritten(text: str, path: str, there: str, offer: PlacedOffer) -> str:
 
     The directory ``path`` in file names is replaced by ``there``. Backing files are left out, because libvirt reads
     their names from the disk files. ``offer`` has what the guest gets at the destination: listen addresses of consoles,
-    host CPUs and memory, devices and volumes. Raises MigrationError if a device or volume has no replacement in it.
+    host CPUs and memory, devices and volumes. Raises MigrationError if ``offer`` lacks a device or volume of the guest.
     """
     domain = ElementTree.fromstring(text)
     below = path + os.sep

@@ -50,7 +50,10 @@ class MoveDestination(Protocol):
         """Prepare the directory for the copy. Keep files that an earlier try of the same move brought."""
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
-        """Copy files into a directory, and call ``going`` for each part. Holes of sparse files are preserved."""
+        """Copy files into a directory. Holes of sparse files are preserved.
+
+        ``going`` is called often, with the number of bytes that were copied since its last call.
+        """
 
     def base(self, path: str) -> str | None:
         """Return the format of a base file at the destination, 'raw' or 'qcow2', or None if the file does not exist."""
@@ -109,7 +112,7 @@ class Local:
         return self._arrived.move() == move
 
     def begin(self, move: str) -> None:
-        """Make an empty directory for the copy and mark it with the move."""
+        """Make an empty directory for the copy, and record in it the id ``move`` of the move."""
         shutil.rmtree(self.coming, ignore_errors=True)
         self._coming.create()
         self._coming.mark_move(move)
@@ -172,7 +175,7 @@ class Shared(Local):
             raise self._unmovable(
                 f'both hosts have the same storage id, but the destination is not seen in '
                 f'{self._own_path}: its compute has just been restarted, or its '
-                f'{identity.STORAGE_ID} is a copy of the one here'
+                f'{identity.STORAGE_ID} is a copy of the file of this host'
             )
         if self._path != self._own_path:
             raise self._unmovable(

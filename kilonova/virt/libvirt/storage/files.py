@@ -48,8 +48,8 @@ def touch(path: str) -> None:
 def remove_tree(path: str) -> bool:
     """Delete a directory. Return False if it did not exist.
 
-    The directory is first renamed to <path>_del, so that no other code sees a partly deleted directory. A directory of
-    that name that a crash left is deleted, too.
+    The directory is first renamed to <path>_del, so that no other code sees a partly deleted directory. If a crash left
+    a directory <path>_del, it is deleted, too.
     """
     doomed = f'{path}_del' if not path.endswith('_del') else path
     found = True
@@ -69,7 +69,10 @@ def used(path: str) -> int:
 
 
 def sync(path: str) -> None:
-    """Flush a file's content to the disk, so that a later rename cannot survive a power failure without the content."""
+    """Flush a file's content to the disk.
+
+    Without the flush, a file that was renamed could be empty after a power failure.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         concurrency.native(os.fsync, descriptor)
@@ -78,7 +81,7 @@ def sync(path: str) -> None:
 
 
 def check_room(directory: str, need: int, what: str) -> None:
-    """Check that the file system of ``directory`` has ``need`` free bytes. Raises errors.NoRoom if it has not.
+    """Check that the file system of ``directory`` has ``need`` free bytes. Raises errors.NoRoom if it has fewer.
 
     If the directory does not exist, the nearest parent that exists is checked. ``what`` names the purpose of the space
     in the error text.

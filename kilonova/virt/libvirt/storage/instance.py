@@ -111,7 +111,7 @@ class InstanceDirectory:
         )
 
     def disks(self) -> dict[str, disk.DiskFile]:
-        """Return a dict from name to header of the disks that exist as files."""
+        """Return the disks that exist as files, as a dict from disk name to the header of the file."""
         return {
             name: disk.look(self.file(name), format_)
             for name, format_ in self.formats().items()
@@ -145,7 +145,7 @@ class InstanceDirectory:
         return None
 
     def mark_move(self, move: str) -> None:
-        """Record in the directory (move.json) that it is part of a move."""
+        """Record in the directory, in move.json, that it is part of the move with the id ``move``."""
         files.write_whole(self.file(MOVE), mark_of(move))
 
     def unmark_move(self) -> None:

@@ -288,7 +288,7 @@ class DiskMover:
     def is_aside(self, uuid: str) -> bool:
         """Return True if the server's original disks are in <uuid>_resize, where a move keeps them.
 
-        Then the directory <uuid> does not exist, or it is the copy that the same move has made. In all other cases
+        In this case the directory <uuid> does not exist, or it is the copy that the same move has made. Otherwise
         <uuid>_resize is a leftover of an earlier move, and the result is False.
         """
         kept, current = self._directories(uuid)

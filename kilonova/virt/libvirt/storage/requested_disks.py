@@ -41,7 +41,7 @@ class RequestedDisk:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict of the fields that were requested, without the fields that are None."""
+        """Return the requested fields as a dict. Fields that are None are left out."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 

@@ -166,8 +166,8 @@ class RescueFiles:
     ) -> None:
         """Write all files of the rescue system. Files of an earlier try are replaced.
 
-        The last file is the record ``rescued.json``, because the guest starts the rescue system if this file exists.
-        ``prepared`` is the result of ``prepare``.
+        ``prepared`` is the result of ``prepare``. The record ``rescued.json`` is written last, because the guest starts
+        the rescue system if this file exists.
         """
         forget(self._disks, instance.uuid)
         self._disks.make_rescue(instance.uuid, _DISK, prepared.base)

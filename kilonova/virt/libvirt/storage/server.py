@@ -417,7 +417,7 @@ def _base_of(path: str) -> str | None:
 
 
 def _locations(record: Mapping[str, Any]) -> list[str]:
-    """Return the URLs at which the image service says that an image is stored. The list is empty if it gives none."""
+    """Return the URLs of an image's data, as the image service reports them in the image's record, possibly none."""
     found = [location.get('url') for location in record.get('locations') or ()]
     return [url for url in (*found, record.get('direct_url')) if url]
 

@@ -134,9 +134,9 @@ class Remote:
         return self._run(_MARK, self._arrived) == mark_of(move)
 
     def begin(self, move: str) -> None:
-        """Make an empty directory for the copy on the other machine and mark it with the move.
+        """Make an empty directory for the copy on the other machine, and record in it the id ``move`` of the move.
 
-        The directory is kept if it has this mark already.
+        If the directory exists and has this record already, it is kept.
         """
         self._run(_BEGIN, self.coming, mark_of(move))
 
@@ -328,7 +328,7 @@ class _Pace:
 
 
 def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
-    """Write one piece of a file to a pipe completely."""
+    """Write ``count`` bytes of the file ``source``, beginning at ``offset``, to the pipe ``target``."""
     data = os.pread(source, count, offset)
     # If the source file has become shorter, the missing bytes are sent as zeros.
     data = data.ljust(count, b'\0')

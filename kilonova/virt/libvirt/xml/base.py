@@ -53,7 +53,7 @@ class Device(Protocol):
 
 @dataclass
 class MemoryBacking:
-    """The backing of the guest's memory on the host.
+    """The way in which the host provides the guest's memory.
 
     Attributes:
         pages: A dict from the number of a guest's NUMA cell to the size of its large pages in KiB.

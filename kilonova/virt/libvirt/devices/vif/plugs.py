@@ -72,8 +72,8 @@ class Plugs:
     def add(self, instance: objects.Instance, vif: Vif) -> None:
         """Plug a port. Repeated calls are safe.
 
-        Raises InterfaceFailed if the port cannot be plugged. In this case the port is unplugged again. If that fails,
-        too, its record stays, so that ``remove`` can unplug the port later.
+        Raises InterfaceFailed if the port cannot be plugged. In this case the port is unplugged again. If the unplug
+        fails, too, the port stays recorded, so that ``remove`` can unplug it later.
         """
         if vif.plug is None:
             return

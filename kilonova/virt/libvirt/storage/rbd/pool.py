@@ -118,7 +118,7 @@ class RbdPool:
         return sum(int(each['used_size']) for each in found['images'])
 
     def images_of(self, uuid: str) -> list[str]:
-        """Return the names of a server's disks in the pool, such as 'disk.swap'. Lists all images of the pool."""
+        """Return the names of a server's disks in the pool, such as 'disk.swap'. Reads the list of all images."""
         found = json.loads(self._ceph.rbd('ls', '--format', 'json', self.name))
         return sorted(name.partition('_')[2] for name in found if name.startswith(f'{uuid}_'))
 
@@ -200,7 +200,7 @@ class RbdPool:
 
     # -- the host that owns an image ----------------------------------------------------------------------------------
     def owner(self, image: str) -> RbdImageOwner | None:
-        """Return the owner of an image. Return None if there is no such image, or only an incomplete one."""
+        """Return the owner of an image. Return None if the image does not exist or is incomplete."""
         try:
             values = json.loads(self._ceph.rbd('image-meta', 'get', self.path(image), _KEY))
         except command.CommandFailed as error:
