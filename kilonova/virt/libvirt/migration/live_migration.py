@@ -291,8 +291,8 @@ class LibvirtLiveMigrations:
             guest = self._handover.take(instance.uuid)
         if guest is not None and migration_job.is_broken(guest):
             LOG.error(
-                'Post-copy failed and a part of the guest memory is lost; stopping the guest, which starts anew '
-                'from its disks',
+                'Post-copy failed and a part of the guest memory is lost; stopping the guest, which can be started '
+                'again from its disks',
                 instance_uuid=instance.uuid,
             )
             guest.destroy()

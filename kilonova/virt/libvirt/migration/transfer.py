@@ -230,8 +230,8 @@ class Transfers:
             pause = min(pause * 1.5, LATER * 10)
         if migration_job.has_switched(guest):
             LOG.error(
-                'A part of the guest memory could not be transferred to %s; the running guest is lost, and '
-                'starts anew from its disks',
+                'A part of the guest memory could not be transferred to %s; the running guest is lost, but '
+                'can be started again from its disks',
                 way.host,
                 instance_uuid=guest.uuid,
             )

@@ -268,8 +268,8 @@ def test_one_that_stays_broken_is_lost_and_the_destination_has_it(
     carry(transfers(permit_post_copy=True), guest)
     assert [record.getMessage() for record in caplog.records if record.levelname == 'ERROR'] == [
         (
-            'A part of the guest memory could not be transferred to gpu2; the running guest is lost, and starts anew '
-            'from its disks'
+            'A part of the guest memory could not be transferred to gpu2; the running guest is lost, but can be '
+            'started again from its disks'
         )
     ]
     assert ('suspend',) not in guest.asked
