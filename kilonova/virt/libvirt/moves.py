@@ -153,7 +153,7 @@ class LibvirtMoves:
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
                     plugged()  # an earlier call of this method was interrupted before it resumed the guest
                     guest.go_on()
-                return  # the server was not moved, or has been restored already
+                return  # the server was not moved or is restored already, so its domain is not built again
         self._mover.restore(instance.uuid)
         self._disks.renew_swap(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)

@@ -122,7 +122,7 @@ class LibvirtVolumeSnapshots:
         try:
             links = backing.look(self._path(instance, volume), volume.file[1])
         except (command.CommandFailed, VolumeUnsupported) as error:
-            # Do not raise an error, because the share may be lost forever. No merge runs on files that can't be opened.
+            # Only log the error, because the share may be lost forever. No merge can run on files that can't be opened.
             LOG.warning(
                 'Cannot determine whether the files of volume %s are merged (%s): %s',
                 volume.volume_id,

@@ -247,7 +247,8 @@ class LibvirtLiveMigrations:
     def _make_room(self, instance: objects.Instance, guest: LiveGuest, move: str) -> None:
         """Create the server's directory with empty disks, and fetch the base files and the kernel that the guest needs.
 
-        An existing directory of the server is deleted first.
+        An existing directory of the server is deleted first. The new directory records ``move``, the id of the
+        migration.
         """
         directory = self._disks.directory(instance.uuid)
         if directory.exists():

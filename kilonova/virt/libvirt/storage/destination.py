@@ -6,9 +6,9 @@
     place.put([path, …], place.coming, going)
     place.end(move)
 
-All kinds of destination have the same steps, so a copy is made, marked and renamed in one way. On shared storage
-nothing is copied. Each step may be repeated: files of another move are replaced, and files that this move has already
-brought are kept.
+All kinds of destination have the same steps: make a directory that records the move, copy the files into it, and rename
+it. On shared storage nothing is copied. Each step may be repeated: files of another move are replaced, and files that
+this move has already brought are kept.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Local:
         os.rename(self.coming, self._arrived.path)
 
     def discard(self, move: str) -> list[str]:
-        """Delete the directories that are marked with this move, and return their paths."""
+        """Delete the server's directories that record this move (in move.json), and return their paths."""
         found = [each for each in (self._coming, self._arrived) if each.exists() and each.move() == move]
         for each in found:
             files.remove_tree(each.path)

@@ -190,7 +190,7 @@ class DiskMover:
         if dest['host'] == self.host:
             return
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
-            return  # this move has copied nothing
+            return  # the move has copied nothing to this destination, so there is nothing to delete
         try:
             found = receiver.discard(dest['move'])
         except command.CommandFailed as error:
@@ -235,10 +235,10 @@ class DiskMover:
     def _copy(
         self, kept: InstanceDirectory, receiver: MoveDestination, dest: MoveOffer, progress: Progress | None
     ) -> None:
-        """Copy the disks in ``kept`` to a temporary directory at the destination, and rename it when it is complete.
+        """Copy the disks in ``kept`` to the destination, into a directory that is renamed when the copy is complete.
 
-        Before the rename, overlays are changed to read from the destination's base files. Base files that the
-        destination does not have are copied first.
+        ``receiver`` is the destination that the offer ``dest`` describes. Base files that the destination does not have
+        are copied first. Before the rename, overlays are changed to read from the destination's base files.
         """
         layers.join(kept)
         for name, found in kept.disks().items():
