@@ -44,14 +44,14 @@ class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
 
 # MySQL: adding "0e0" converts the DECIMAL to a double.
 # PostgreSQL: unlike now(), statement_timestamp() advances inside a transaction.
-# An index can be used to compare with it.
+# PostgreSQL can use an index to compare a column with statement_timestamp().
 NOW = {
     'sqlite': "((julianday('now') - 2440587.5) * 86400.0)",
     'mysql': '(UNIX_TIMESTAMP(NOW(6)) + 0e0)',
     'postgresql': 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)',
 }
 # SQLAlchemy stores times in SQLite as text with six digits after the seconds' point.
-# This expression gives a text of the same form, so that the database can compare both.
+# The expression for SQLite gives the time as such a text, so that SQLite can compare it with stored times.
 UTCNOW = {
     'sqlite': "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     'mysql': 'UTC_TIMESTAMP(6)',

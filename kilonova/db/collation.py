@@ -18,7 +18,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 
 class by_code_point(expression.FunctionElement[str]):  # noqa: N801 - it reads as a function
-    """A text that is compared and sorted by code points."""
+    """SQL expression: the text of a column, compared and sorted by code points on every database."""
 
     type = sa.String()
     inherit_cache = True

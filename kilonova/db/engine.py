@@ -275,7 +275,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolE
         connection.execute('PRAGMA journal_mode = WAL')
     connection.execute('PRAGMA synchronous = NORMAL')
     connection.execute('PRAGMA foreign_keys = ON')
-    # SQLAlchemy's own regexp function uses Python's re, which a user's expression can keep busy for ever.
+    # Replace SQLAlchemy's regexp function, because it uses Python's re: some expressions would keep it busy for ever.
     connection.create_function('regexp', 2, expressions.find, deterministic=True)
     timeouts.watch_sqlite(connection, record.info)
 
@@ -294,7 +294,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if _WRITES not in connection.get_execution_options():
         driver.execute('BEGIN')
         return
-    # Wait in the loop below: a wait inside SQLite would stop all green threads while another process writes.
+    # Do not let SQLite wait for the lock, because this would stop all green threads. The loop below waits instead.
     driver.execute('PRAGMA busy_timeout = 0')
     deadline, pause = time.monotonic() + SQLITE_BUSY, 0.001
     try:
@@ -346,7 +346,8 @@ class Databases:
     def open(self, url: str, name: str | None = None) -> Database:
         """Return the database at ``url``, with the settings of [database].
 
-        If the database was opened before with the name 'main', ``name`` replaces this name.
+        ``name`` is the name of a new Database object. If the URL is already open as the main database, its name
+        changes from 'main' to ``name``.
         """
         with self._opening:
             database = self._opened.get(url)

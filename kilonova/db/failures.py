@@ -114,8 +114,8 @@ def timed_out(original: BaseException | None) -> bool:
 
     ``original`` is the attribute ``orig`` of SQLAlchemy's error.
     """
-    # Kilonova raises its psycopg2 errors from a TimeoutError, which is their ``__cause__``.
-    # PyMySQL's errors have the TimeoutError only as ``__context__``.
+    # If Kilonova raises a psycopg2 error after a timeout, the error's ``__cause__`` is a TimeoutError.
+    # If PyMySQL raises an error after a timeout, only the error's ``__context__`` is a TimeoutError.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (

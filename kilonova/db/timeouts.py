@@ -20,12 +20,11 @@ from typing import Any
 
 from sqlalchemy.engine.interfaces import DBAPICursor
 
-# Seconds that the client waits longer than the limit, so that the server itself can report the end of the time.
+# The client waits for the limit and this many seconds more, so that the server can report the timeout first.
 GRACE = 1.0
 # The maximum time in seconds to open a connection.
 CONNECT_TIMEOUT = 10.0
-# Settings of TCP keepalives, in seconds.
-# They close a connection if the database server's machine disappears without closing it.
+# TCP keepalives (in seconds) close a connection whose database server has disappeared without closing it.
 _KEEPALIVES = {'keepalives': 1, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3}
 # SQLite checks the time limit of a statement after this many of its internal instructions (a few milliseconds).
 _STEPS = 100_000
@@ -34,7 +33,10 @@ UNTIL = 'kilonova_until'
 
 
 def arguments(dialect: str, driver: str, limit: float) -> dict[str, Any]:
-    """Return the driver's arguments for each connection to a MySQL, MariaDB or PostgreSQL server."""
+    """Return the driver's arguments for connections to a MySQL, MariaDB or PostgreSQL server.
+
+    A statement may take ``limit`` seconds; 0 means no limit.
+    """
     connecting = min(CONNECT_TIMEOUT, limit or CONNECT_TIMEOUT)
     if dialect == 'mysql':
         waits = {'read_timeout': limit + GRACE, 'write_timeout': limit + GRACE} if limit else {}
@@ -68,8 +70,8 @@ def _of_mysql(limit: float) -> str:
 
 def tell_postgresql(cursor: DBAPICursor, limit: float) -> None:
     """Set the limits of a PostgreSQL session by a statement, because connection poolers refuse start-up options."""
-    # jit is off: for tables without statistics, PostgreSQL compiles even short queries, which costs 0.45 s for a list.
-    # Only settings that pg_settings lists are set, because a PostgreSQL server without jit has no such setting.
+    # Turn jit off, because PostgreSQL compiles even short queries on tables without statistics, which takes 0.45 s.
+    # Set only settings that pg_settings lists, because some PostgreSQL servers do not have the setting jit.
     cursor.execute(
         "SELECT set_config(name, CASE name WHEN 'jit' THEN 'off' ELSE %s END, false) "
         "FROM pg_settings WHERE name IN ('jit', 'statement_timeout', 'idle_in_transaction_session_timeout')",

@@ -174,8 +174,8 @@ class PciDevice(SoftDelete, Base):
 class DeviceHistory(Base):
     """A period in which a server held a device. The period ended at ``ended_at``.
 
-    ``began_at`` is NULL if the device was assigned before such times were recorded. The device's other columns have the
-    values of the end of the period.
+    ``began_at`` is NULL if the device was assigned before Kilonova recorded such times. The other columns are copies of
+    the device's columns at the end of the period.
     """
 
     __tablename__ = 'device_history'

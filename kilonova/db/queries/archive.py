@@ -38,14 +38,14 @@ API = 'API_DB.'
 CHUNK = 1000
 SERVERS = 100
 # Tables whose rows refer to a server.
-# The table of events is not among them, because events refer to actions of a server.
+# The table of action events is not included, because its rows refer to actions and not to servers.
 DEPENDANTS = tuple(
     table
     for table in models.Base.metadata.sorted_tables
     if any(key.column.table is instances for key in table.foreign_keys)
 )
 # Tables whose deleted rows are archived even if the row that they refer to is not deleted.
-# A table comes before the tables that it refers to, because a row can only be deleted after the rows that refer to it.
+# They are sorted so that a table comes before the tables that it refers to. Otherwise foreign keys forbid the deletes.
 LOOSE = tuple(
     table
     for table in reversed(models.Base.metadata.sorted_tables)
@@ -93,7 +93,7 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # Skip servers that have an operation in the API database: their boot is just being moved to the cell (rule 19).
+        # Skip servers with an operation in the API database: their boot moves to the cell now (operations.md rule 19).
         busy = (
             set(
                 conn.execute(

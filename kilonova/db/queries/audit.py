@@ -1,4 +1,4 @@
-"""Read the rows that an audit compares, with a fixed number of SQL statements in each database."""
+"""Read the rows that ``kilonova-manage audit`` compares, with a fixed number of SQL statements in each database."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _SPECS = (
 
 @dataclass(frozen=True)
 class OfApi:
-    """The rows of the API database that an audit reads.
+    """The rows of the API database that ``kilonova-manage audit`` reads.
 
     Attributes:
         operations: Operation rows.
@@ -125,7 +125,7 @@ def _rows(conn: Connection, query: sa.Select[Any]) -> list[dict[str, Any]]:
 
 
 def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
-    """Return {kind: rows} with all rows of a cell that an audit reads.
+    """Return {kind: rows} with all rows of a cell that ``kilonova-manage audit`` reads.
 
     The kinds are instances (with flavor, NUMA topology, migration context and info cache), devices, volumes, unfinished
     migrations, operations, compute nodes, and compute services with their age in seconds.

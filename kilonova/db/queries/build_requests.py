@@ -20,7 +20,7 @@ def create(connection: sa.Connection, rows: Sequence[Row]) -> None:
 def exists(connection: sa.Connection, instance_uuid: str) -> bool:
     """Return whether the server has a build request.
 
-    False means that the server is in a cell, or was deleted before it got one.
+    A server without a build request is in a cell, or was deleted before it was in a cell.
     """
     return (
         connection.execute(

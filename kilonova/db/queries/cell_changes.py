@@ -60,7 +60,7 @@ class HostInNoCell(errors.NotFound):
 
 
 class HostElsewhere(errors.Conflict):
-    """The host is mapped to another cell."""
+    """The host is mapped to another cell than the one from which it should be deleted."""
 
     msg_fmt = 'The host %(host)s was not found in the cell %(uuid)s.'
 

@@ -43,8 +43,8 @@ CELL0_UUID = '00000000-0000-0000-0000-000000000000'
 CELL0_TRANSPORT = 'none:///'
 
 _TEMPLATE = re.compile(r'\{(scheme|path|query|fragment|(?:username|password|hostname|port)\d*)\}')
-# Matches the password of each host in a URL, after 'user:' and up to the last '@' before the host.
-# A password may contain '/', ':' and '@', which SQLAlchemy accepts unquoted, and a ',' if no other 'user:' follows.
+# Matches the password of each host in a URL: the text after 'user:', up to the last '@' before the host name.
+# The password may contain '/', ':' and '@' without percent-encoding, because SQLAlchemy accepts such URLs.
 _PASSWORD = re.compile(r'(?<=[/,])([^/:@,?]*:)(?:[^,@]|,(?![^/:@,]*:)|@(?=[^/,?]*@))*(?=@)')
 _IN_QUERY = re.compile(r'(?<=[?&])((?:password|passwd)=)[^&]*')
 
@@ -59,7 +59,7 @@ class CellExists(errors.Conflict):
 
 
 class HostMapped(errors.Conflict):
-    """The host is mapped to another cell already."""
+    """The host can't be mapped to this cell, because another cell has a host of the same name."""
 
     msg_fmt = "Host '%(host)s' is already mapped to cell %(cell)s."
 
@@ -231,7 +231,7 @@ class CellDatabases:
         return list(self._known)
 
     def _reload_old(self) -> None:
-        """Read the mappings again. If the API database does not answer, the known mappings are still used."""
+        """Read the cell mappings again. If the API database does not answer, keep the mappings that are known."""
         self._read_at = time.monotonic()
         try:
             self.reload()
@@ -266,7 +266,7 @@ class CellDatabases:
         return database
 
     def id_of(self, database: Database) -> int:
-        """Return the id of the mapping of a cell's database."""
+        """Return the id of the cell mapping from which ``database`` was opened."""
         found: int = database.cell.id
         return found
 
@@ -291,7 +291,7 @@ class CellDatabases:
     def _with_hosts(self) -> list[Database]:
         found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]
         if not found:
-            # The process may have started before the first cell was created.
+            # The process may have started before the first cell was created, so read the cell mappings again.
             self.reload()
             found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
         return found
@@ -364,7 +364,7 @@ def _refuse_known_urls(connection: sa.Connection, transport_url: str, database_c
 def list_cells(databases: Databases) -> list[Row]:
     """Return all cell mappings, sorted by id.
 
-    Each has, in addition, its URLs without passwords: ``masked_transport_url`` and ``masked_database_connection``.
+    Each mapping also has its URLs without passwords: ``masked_transport_url`` and ``masked_database_connection``.
     """
     with databases.api().read() as connection:
         rows = get_cells(connection)

@@ -46,7 +46,7 @@ _SERVICE = [
     )
 ]
 
-# In these vm states a server is on no host, and needs none from the scheduler.
+# A server in one of these vm states is on no host, and does not wait for the scheduler to choose a host.
 _ON_NO_HOST = ('error', 'shelved_offloaded')
 
 
@@ -70,7 +70,7 @@ def _changes() -> sa.CompoundSelect[Any]:
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
         # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument.
-        # With a literal, MySQL would return strings.
+        # If coalesce() had a literal argument, MySQL would return texts instead of datetimes.
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
         # Each column has its own SELECT, because a single SELECT with OR could not use the indexes of the columns.
         parts.extend(

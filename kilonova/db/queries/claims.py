@@ -38,7 +38,7 @@ class Written:
 
     Attributes:
         instance_uuid: The server.
-        key: The step key under which the host works.
+        key: The step key, which names the operation, step and attempt for which the host works.
         transition: The event that changes the server's state.
         expect: {column of instances: value or values} that the server must have before the write.
         values: {column of instances: new value}.
@@ -113,7 +113,7 @@ def make_key(operation: str, position: int, step: str, attempt: int) -> str:
     return f'{operation}/{position}.{step}/{attempt}'
 
 
-# Conditions that an operation row has the position and attempt of a step key. ``_parts`` returns the parameters.
+# SQL conditions: the operation is at the position and attempt that a step key names. ``_parts`` returns the parameters.
 _AT = (
     operations.c.uuid == sa.bindparam('of_operation'),
     operations.c.position == sa.bindparam('of_position'),
@@ -140,8 +140,8 @@ _UNDONE = ':undone:'
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
-# The condition that the host is forced down.
-# An operator forced it down, so it gets no new work: the operation may continue on another host at once.
+# The condition that an operator has forced the host down.
+# A host that is forced down gets no new work, because its operations may continue on other hosts at once.
 _FORCED_DOWN = sa.exists().where(
     services.LIVE,
     services.services.c.binary == services.COMPUTE,
@@ -232,10 +232,10 @@ def _check_undo(conn: sa.Connection, key: str) -> None:
 def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
     """Store the mark (the name of a host's write) in the operation row.
 
-    Return False if this write was marked before, or if the host may not claim. ``free_of`` is None or a tuple (server
-    uuid, host). If it is given, the row is not marked if the host is forced down, or if it has a pending release of
-    the server (something of an earlier operation that it must free first). Raises KeyGone if the row is not at the step
-    key, and HostRejected if the host has undone its work under the key.
+    Return False if the row has this mark already, or if the host may not claim. A host may not claim if it is forced
+    down, or if it has a pending release of the server (it must first free what an earlier operation left). This is
+    checked only if ``free_of`` (server uuid, host) is given. Raises KeyGone if the row is at another step or attempt,
+    and HostRejected if the host has undone its work under the key.
     """
     statement, values = _MARK, _parts(key)
     if free_of is not None:
@@ -256,7 +256,7 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
 
 
 def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
-    """Record that a host undid its work for a step key, if the operation row is still at this key."""
+    """Record that a host undid its work for a step key, if the operation is still at this step and attempt."""
     conn.execute(_MARK.values(written=f'{key}{_UNDONE}{shortened(reason, _REASON)}'), _parts(key))
 
 
@@ -271,10 +271,10 @@ def _check_attempt(conn: sa.Connection, key: str) -> None:
 
 
 def _refuse(conn: sa.Connection, request: ClaimWrite) -> None:
-    """Raise HostRejected for a claim that could not be marked, unless the same claim was written before.
+    """Raise HostRejected if the host may not claim. Called after ``_mark`` has returned False.
 
-    If the host is forced down, HostRejected is raised even if the claim was written before. The reason is that another
-    process of the host may have written the claim, or that the operation may have stopped waiting for the host.
+    Nothing is raised if this claim was written before and the host is not forced down. If the host is forced down,
+    HostRejected is always raised, because the operation may already continue on another host.
     """
     row = conn.execute(
         sa.select(operations.c.written, _FORCED_DOWN.label('forced')).where(operations.c.uuid == parse(request.key)[0]),
@@ -297,7 +297,7 @@ def claim(
 
     Raises:
         KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
-        ClaimConflict: A device did not have the status ``from`` of its change.
+        ClaimConflict: A device does not have the status that its change expects (``from``).
         Conflict: The server has changed, for example its host.
         HostRejected: The host undid this claim before, is forced down, or must first free what an earlier operation of
             the server left on it (a pending release).
@@ -323,15 +323,14 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
 
     Raises:
         KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
-        ClaimConflict: A device did not have the status ``from`` of its change.
+        ClaimConflict: A device does not have the status that its change expects (``from``).
         Conflict: The server has changed, for example its host.
         HostRejected: The host undid its work under this key before.
     """
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Delete the operation row.
-            # No other operation waits for its end, because operations wait only for the end of cancelled operations.
+            # Delete the operation row. No other operation waits for this: they wait only for cancelled operations.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)

@@ -92,7 +92,7 @@ def told(body: Any) -> Any:
 
 def _hosts(columns: dict[str, list[Any]] | list[dict[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(columns, list):
-        # Decisions that an older release wrote have a list of hosts already.
+        # An older release stored one dict for each host, so nothing needs to be converted.
         return columns
     return (
         [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)] if columns else []

@@ -69,7 +69,7 @@ def page(
 
 
 def has(conn: sa.Connection, device_uuid: str, number: int) -> bool:
-    """Return whether the history in this database has the entry ``number``, and this entry is about this device."""
+    """Return whether this database has a history entry with the id ``number`` that is about this device."""
     return (
         conn.execute(
             sa.select(history.c.id).where(history.c.id == number, history.c.device_uuid == device_uuid)

@@ -75,8 +75,8 @@ def unconfirmed(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
 def shelved(conn: sa.Connection, seconds: float, limit: int) -> list[Due]:
     """Return servers that were shelved at least ``seconds`` ago and are still on their host.
 
-    Unlike the other functions, this one uses the clock of this process, because a conductor wrote the time of shelving
-    as text.
+    The time counts by the clock of this process and not by the database's clock, because a conductor stored the time of
+    shelving as text.
     """
     since = system_metadata.c.value
     latest = (instance_queries.utcnow() - datetime.timedelta(seconds=seconds)).isoformat()

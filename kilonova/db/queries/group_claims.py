@@ -40,8 +40,8 @@ def claim(
             return claims.claim(cell_db, request)
         row, members = found
         members.pop(request.instance_uuid, None)
-        # Only the policy affinity needs the hosts of members in other cells.
-        # Anti-affinity needs only the servers on this cell's hosts.
+        # The policy affinity needs the hosts of all members, so read those of members in other cells, too.
+        # The policy anti-affinity needs only the members on hosts of this cell.
         elsewhere = _elsewhere(cells, cell_db, members) if row['policy'] == AFFINITY else {}
 
         def look(cell_conn: sa.Connection) -> None:

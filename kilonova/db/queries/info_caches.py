@@ -1,8 +1,8 @@
 """Read and write instance_info_caches, which store the interfaces of servers and the state of their ports.
 
-    info_caches.write(conn, uuid, [vif.stored(), …])            # [] empties it
-    info_caches.replace(conn, uuid, seen, [vif.stored(), …])    # unless it was written since it was read
-    info_caches.amend(conn, uuid, change)                       # each interface, if the text can be read
+    info_caches.write(conn, uuid, [vif.stored(), …])            # [] empties the cache
+    info_caches.replace(conn, uuid, seen, [vif.stored(), …])    # only if the cache still has the text ``seen``
+    info_caches.amend(conn, uuid, change)                       # replace each interface by change(interface)
 
 Conductors write the cache in the transaction that records the progress of their operation. The API writes the changes
 of its own request in the transaction that inserts an operation. The operation then reads the ports from the network

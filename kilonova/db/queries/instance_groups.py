@@ -45,8 +45,8 @@ class GroupNotFound(errors.NotFound):
     msg_fmt = 'Instance group %(group_uuid)s could not be found.'
 
 
-# The condition that a member is a server that isn't deleted.
-# The mapping of a deleted server is queued for deletion or does not exist.
+# The condition that a member of a group is a server that isn't deleted.
+# A deleted server has no instance mapping, or its mapping is marked as queued for deletion.
 _LIVING = sa.and_(
     mappings.c.instance_uuid == members.c.instance_uuid,
     sa.func.coalesce(mappings.c.queued_for_delete, sa.false()) == sa.false(),

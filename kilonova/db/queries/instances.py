@@ -104,7 +104,7 @@ def _with_extra() -> Any:
 
 
 def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
-    """Return one row for each server from the rows of ``_with_extra``, which has one row for each of its volumes."""
+    """Return one row for each server. ``rows``, the result of ``_with_extra``, has one row for each of its volumes."""
     found: list[dict[str, Any]] = []
     for row in rows.mappings():
         values = dict(row)
@@ -133,8 +133,8 @@ def by_uuids(conn: sa.Connection, uuids: Iterable[str]) -> dict[str, dict[str, A
 def deleted_among(conn: sa.Connection, uuids: Iterable[str], seconds: float) -> list[dict[str, Any]]:
     """Return the rows of the servers in ``uuids`` that were deleted at least ``seconds`` ago, in the form of ``get``.
 
-    The time counts by the database's clock. Servers with an operation are left out. A pending release, which frees what
-    a host that was down holds of the server, is also an operation. Runs one SQL statement.
+    The time counts by the database's clock. Servers that have an operation of any kind are left out, because the
+    operation may still have to free resources of the server. Runs one SQL statement.
     """
     rows = conn.execute(
         _with_extra().where(
@@ -211,7 +211,7 @@ def create(
     if there is not None:
         return there, False
     stamp = {'created_at': now, 'deleted': 0}
-    # The server's created_at in ``values`` is the time of the user's request. The other rows get the current time.
+    # In ``values``, created_at is the time of the user's request. Rows in other tables get the current time.
     new_id = _move(conn, uuid, event, instances.insert(), {**stamp, **values}).inserted_primary_key[0]
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):

@@ -130,7 +130,7 @@ def list_migrations(
 
 
 def after(created_at: dt.datetime, migration_id: int) -> sa.ColumnElement[bool]:
-    """Return the SQL condition that a migration comes after a given one in the list, whose newest migration is first.
+    """Return the SQL condition that a migration comes after a given migration in a list that is sorted newest first.
 
     ``created_at`` and ``migration_id`` are the creation time and the id of the given migration.
     """

@@ -163,10 +163,10 @@ def take(db: engine.Database, uuids: Sequence[str], owner: str) -> list[Operatio
 
 
 def stands(conn: sa.Connection, uuid: str, owner: str, at: Place) -> bool:
-    """Return whether the owner may continue an operation.
+    """Return whether a conductor process (the ``owner``) may continue an operation.
 
     The owner's lease must be valid, and the row must have this owner, position and attempt. If the operation was
-    cancelled, it may continue only if it is being undone already.
+    cancelled, only its undo may continue.
     """
     return conn.execute(_stands(), _owner(uuid, owner, at)).first() is not None
 
@@ -186,15 +186,15 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
 def stopped(
     conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after: int = 0
 ) -> tuple[list[str], list[str], int]:
-    """Return operations that were cancelled but may not have stopped. The cancel must be sent again to their hosts.
+    """Find cancelled operations that may still run on a host because the host did not receive the cancel.
 
     The result is a tuple of three values:
 
-    - the uuids of deletes that still wait for another operation to end, oldest first
+    - the uuids of operations, such as deletes, that wait until a cancelled operation ends, oldest first
     - the uuids of this owner's cancelled operations whose undo has not begun, oldest first
     - the value of ``after`` for the next call, or 0 if no rows are left
 
-    At most ``limit`` rows with ids greater than ``after`` are read. Deletes that have waited for less than ``age``
+    At most ``limit`` rows with ids greater than ``after`` are read. Waiting operations that are younger than ``age``
     seconds are left out.
     """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
@@ -229,8 +229,8 @@ def decide(
 def give_back(conn: sa.Connection, uuid: str, owner: str, at: Place, pause: float, outputs: dict[str, Any]) -> bool:
     """Release an operation row of this owner, so that any conductor may take it after ``pause`` seconds.
 
-    The row must be at this position and attempt. If the row was cancelled and its undo has not begun, it may be taken
-    at once, because another operation waits for it. Return False if the owner does not have the row any more.
+    The row must be at this position and attempt. If the operation was cancelled and its undo has not begun, the row may
+    be taken at once, because another operation waits for the undo. Return False if the owner has lost the row.
     """
     stopped_now = sa.and_(operations.c.cancelled == sa.true(), operations.c.failed == sa.false())
     return (

@@ -392,8 +392,7 @@ def accept_delete(
         if WAIT in slots:
             # The waiting row is a soft delete or an evacuation that hasn't begun. The delete replaces it.
             forget_waiting(conn, instance_uuid)
-        # ``running`` is 0 if the other operation ended just now.
-        # Then nothing is cancelled, and the delete need not wait.
+        # If the running operation ended just now, ``running`` is 0, and the delete need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -435,9 +434,9 @@ def put_beside(conn: sa.Connection, row: OperationRow) -> str:
 
 @engine.retried
 def hurry(cell_db: engine.Database, instance_uuid: str, kind: str) -> str | None:
-    """Let conductors take a server's running operation of this kind at once, although it waits for a later time.
+    """Make the server's operation of this ``kind`` due now, so that a conductor may take it before its planned time.
 
-    Return the operation's uuid, or None if no such operation exists or a conductor has taken it.
+    Return the operation's uuid, or None if the server has no such operation or a conductor has taken it already.
     """
     mine = sa.and_(
         operations.c.instance_uuid == instance_uuid,
@@ -481,8 +480,7 @@ def accept_soft_delete(
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = operation.with_arguments(SoftDeleteArguments(migration_uuid=moved))
-        # ``running`` is 0 if the other operation ended just now.
-        # Then nothing is cancelled, and the soft delete need not wait.
+        # If the running operation ended just now, ``running`` is 0, and the soft delete need not wait.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -504,16 +502,14 @@ def reset_state(
             return operation.uuid if get(conn, operation.uuid) else None
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
-        # Do not cancel operations that are only repeated until they succeed (FORWARD_KINDS).
-        # Otherwise the resources that they still have to release would remain.
+        # Do not cancel operations that release resources (FORWARD_KINDS), or these resources would never be released.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
         # The waiting operation, if there is one, is an evacuation that has not begun. Delete it.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a move that waits for a confirm or revert, unless an operation runs.
-        # Such an operation is a delete, which ends the move itself.
+        # Confirm a move that waits for a confirm or revert. If an operation runs, it is a delete, which ends the move.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
@@ -522,10 +518,10 @@ def reset_state(
 
 
 def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str] = ()) -> None:
-    """Delete the operation that waits for a server's running one to end, unless its kind is one of ``spared``.
+    """Delete the server's waiting operation, unless its kind is one of ``spared``.
 
-    The caller accepts a new request in place of the waiting operation. If the waiting operation is an evacuation, its
-    action is finished as failed.
+    A waiting operation begins when the server's running operation ends. The caller accepts a new request in place of
+    the waiting operation. If the waiting operation is an evacuation, its action is finished as failed.
     """
     waiting = conn.execute(
         sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
@@ -629,17 +625,17 @@ def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
 
 
 def end_releases(conn: sa.Connection, host: str) -> int:
-    """Delete the pending releases of a host that is removed, by which it was to free what it held of servers.
+    """Delete the pending releases of a host, because the host is removed. Return the number of deleted rows.
 
-    Return the number of deleted rows.
+    A pending release is an operation that frees, later, what a host holds of a server.
     """
     return conn.execute(operations.delete().where(operations.c.kind == 'release', operations.c.host == host)).rowcount
 
 
 def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
-    """Let the operation run that has waited for a server's other operation, whose row is now deleted.
+    """Let the server's waiting operation run. Called when the operation for which it waited has ended.
 
-    Return the uuid of this operation, for which the caller wakes a conductor, or None if no operation waits.
+    Return the uuid of the waiting operation, so that the caller can wake a conductor, or None if no operation waits.
     """
     waiting = conn.execute(
         sa.select(operations.c.uuid).where(operations.c.instance_uuid == instance_uuid, operations.c.slot == WAIT)
@@ -660,13 +656,13 @@ def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
 
 
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
-    """Return which of these servers a restarted ``host`` must leave to their operations.
+    """Return which of these servers ``host`` must not change after its restart, because conductors work on them.
 
-    Such a server has an operation of one of three kinds:
+    Such a server has one of these operations:
 
-    - an operation that runs, or waits for the running one to end
-    - a resume, by which the host is to start the server
-    - a pending release, by which the host is to free something, for example a disk that a move renamed
+    - an operation that runs, or that waits until the running operation ends
+    - a resume, which tells the host to start the server again
+    - a pending release, which tells the host to free something, for example a disk that a move renamed
     """
     return set(
         conn.execute(

@@ -49,9 +49,9 @@ class Parts(NamedTuple):
 def limits(conn: Connection, project_id: str | None, user_id: str | None = None) -> Parts:
     """Return the quota limits that are stored for a project and for one of its users. Runs one SQL statement.
 
-    A limit of the project has priority over the limit of the default class.
+    If the project has no limit for a resource, the limit of the quota class 'default' is returned.
     """
-    # The table of classes has no unique key. If two rows have the same class and resource, the newer row is valid.
+    # The table quota_classes has no unique key. If two rows have the same class and resource, use the newer row.
     rows = sorted(
         tuple(row)
         for row in conn.execute(
@@ -87,7 +87,7 @@ def class_limits(conn: Connection, name: str) -> dict[str, int]:
 
 
 def given_to_users(conn: Connection, project_id: str, but: str | None = None) -> dict[str, int]:
-    """Return {resource: sum of the limits of the project's users}, without the user ``but``.
+    """Return {resource: sum of the limits of the project's users}. The limits of the user ``but`` are left out.
 
     Unlimited values (less than 0) are not counted.
     """

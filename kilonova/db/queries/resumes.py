@@ -24,9 +24,9 @@ from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.operations import RESUME, OperationRow, insert, operations
 
-# The kind of the operation rows (also the name of the action), and the name of the action's event.
+# KIND is the kind of these operations and the name of their instance action. EVENT is the name of the action's event.
 KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
-# The message of an action whose work has failed so far and will be tried again.
+# The message of the instance action while all attempts have failed so far and more attempts will follow.
 WAITING = 'Waiting'
 # In these states, the guest of a server should be running.
 WANTED_RUNNING = (states.VmState.ACTIVE, states.VmState.RESIZED, states.VmState.RESCUED)

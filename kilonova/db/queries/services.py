@@ -266,7 +266,7 @@ def minimum_version(connection: sa.Connection, binary: str) -> int:
 
 
 class Outdated(NamedTuple):
-    """A service with an older version.
+    """A service whose version is lower than required (see ``outdated``).
 
     ``silent`` is the age of the service's last heartbeat in seconds, or None if it never reported.
     """

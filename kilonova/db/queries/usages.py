@@ -74,7 +74,7 @@ def active(
 
 
 def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
-    """Return the id of a server's row, also if it is deleted.
+    """Return the id of a server's row, even if the server is deleted.
 
     Return None if the cell doesn't have the server, or if the server does not belong to the owner.
     """

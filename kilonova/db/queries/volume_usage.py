@@ -79,10 +79,10 @@ def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:
-    """Return the new values of the ``tot_*`` columns of a volume's row, which gets new counters of the guest.
+    """Return the new values of the ``tot_*`` columns of a volume's row: all counters before the guest's present start.
 
-    ``old`` is the row as it was read, and ``now`` has the new counters. ``ended`` are the rows of servers that had the
-    volume before; their counters are added.
+    ``old`` is the row before the change, and ``now`` has the new counters of the guest. ``ended`` are the rows of
+    servers that had the volume before. Their counters are added.
     """
     before: Row = {'tot_last_refreshed': None, **{f'tot_{name}': 0 for name in COUNTERS}}
     if old is not None:
