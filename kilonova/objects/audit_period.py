@@ -36,7 +36,10 @@ def last_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime
 
 
 def present_period(unit: str, moment: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return two times: the end of the last complete period before ``moment``, and ``moment`` itself."""
+    """Return two times: the end of the last complete period before ``moment``, and ``moment`` itself.
+
+    ``unit`` is the length of a period, such as 'month' (see ``last_period``).
+    """
     return last_period(unit, moment)[1], moment
 
 

@@ -345,7 +345,7 @@ SCALARS = (
 
 
 def type_of(field: ovo.Field[Any]) -> Any:
-    """Return the type of a field."""
+    """Return the type object that converts a field's values."""
     return field._type  # noqa: SLF001 - the library has no other way to it
 
 

@@ -20,7 +20,7 @@ from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 SYSMETA_PREFIX = 'image_'
 # Members of an image that each server created from it stores, in addition to the image's properties.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
-# Limits for image properties: characters of all together, characters of one name, the largest number, NUMA cells.
+# Limits: characters of all properties of an image, characters of a property's name, the largest number, NUMA cells.
 MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024
 
 
@@ -225,7 +225,10 @@ class ImageMeta(KilonovaObject):
 
     @classmethod
     def from_system_metadata(cls, system_metadata: Mapping[str, str | None], image_ref: str | None = None) -> Self:
-        """Return the image of a server from the ``image_…`` entries of the server's system metadata."""
+        """Return the image of a server from the ``image_…`` entries of the server's system metadata.
+
+        ``image_ref`` is the image's id. If it is None, the id is read from the system metadata, too.
+        """
         kept = {
             key.removeprefix(SYSMETA_PREFIX): value
             for key, value in system_metadata.items()

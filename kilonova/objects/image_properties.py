@@ -118,7 +118,7 @@ PROPERTIES: dict[str, Any] = {
     'hw_virtio_packed_ring': _flag(),
     'hw_vm_mode': fields.VMModeField(),
     'hw_watchdog_action': enum('WatchdogAction', ('none', 'pause', 'poweroff', 'reset', 'disabled'))(),
-    # Properties of the image itself
+    # The following properties describe the image itself.
     'img_bdm_v2': _flag(),
     'img_bittorrent': _flag(),
     'img_block_device_mapping': fields.ListOfDictOfNullableStringsField(),
@@ -150,7 +150,7 @@ PROPERTIES: dict[str, Any] = {
     )(),
     'img_use_agent': _flag(),
     'img_version': _number(),
-    # Properties of the guest's operating system
+    # The following properties describe the guest's operating system.
     'os_admin_user': _text(),
     'os_command_line': _text(),
     'os_distro': _text(),
@@ -159,7 +159,7 @@ PROPERTIES: dict[str, Any] = {
     'os_skip_agent_inject_files_at_boot': _flag(),
     'os_skip_agent_inject_ssh': _flag(),
     'os_type': enum('OSType', ('linux', 'windows'))(),
-    # The names X of all properties trait:X=required
+    # The list of the names X of all properties trait:X=required of an image.
     'traits_required': fields.ListOfStringsField(),
 }
 

@@ -264,7 +264,7 @@ class Instance(PersistentObject, KilonovaObject):
                 extra[name] = None if value is None else value.to_json()
         return extra
 
-    # -- methods that run where the database is ------------------------------------------------------------------------
+    # -- methods that need the database: a compute service sends these calls to a conductor ----------------------------
     @remotable_classmethod
     def get_by_uuid(cls, ctxt: RequestContext, uuid: str) -> Instance:
         """Return a server that is not deleted, with its extra columns, metadata, system metadata and devices.

@@ -86,7 +86,7 @@ def _flavors(ctxt: RequestContext | None, text: str) -> dict[str, Any]:
 
 
 # {column: {field: value to set if the column cannot be read}}.
-# For a column that is not listed, the field of the same name is set to None.
+# If another column cannot be read, the field with the name of the column is set to None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
     'flavor': {'old_flavor': None, 'new_flavor': None},
     'network_info': {},

@@ -88,7 +88,7 @@ class InstancePCIRequest(KilonovaObject):
         return self.FLAVOR_RESOURCES if any(one.get('dev_type') == 'mdev' for one in self.spec) else self.NEUTRON_PORT
 
 
-# The stored form of a request in which no field is set.
+# The JSON form of an InstancePCIRequest in which no field is set.
 _UNSET = {
     'count': None,
     'spec': None,
@@ -194,7 +194,10 @@ class LibvirtVPMEMDevice(ResourceMetadata):
 
 @register
 class Resource(KilonovaObject):
-    """One resource, such as a vPMEM device, that Placement allocated to a server and that the host must identify."""
+    """One resource, such as a vPMEM device, that Placement allocated to a server.
+
+    ``identifier`` is the device's name on the host.
+    """
 
     VERSION = '1.0'
     fields = {

@@ -34,7 +34,7 @@ class CellMappingList(ListBase, KilonovaObject):
 # --- the cell of a host (API table host_mappings) --------------------------------------------------------------------
 @register
 class HostMapping(KilonovaObject):
-    """The cell of a host, made from a row that contains its ``cell_mapping`` object."""
+    """The mapping of a host to its cell. ``from_row`` needs a row that has the object ``cell_mapping``."""
 
     VERSION = '1.0'
     fields = {

@@ -31,7 +31,7 @@ class NetworkRequest(KilonovaObject):
 
     @property
     def no_allocate(self) -> bool:
-        """True if the server gets no interface."""
+        """True if this element of a request is the word 'none' and not a network: the server gets no interface."""
         return 'network_id' in self and self.network_id == 'none'
 
 
@@ -44,7 +44,7 @@ class NetworkRequestList(ListBase, KilonovaObject):
 
     @property
     def no_allocate(self) -> bool:
-        """True if the request says that the server gets no interface at all."""
+        """True if the whole request is the word 'none': the server gets no interface at all."""
         return len(self.objects) == 1 and self.objects[0].no_allocate
 
 

@@ -16,7 +16,7 @@ from kilonova.objects.instance_extra import InstanceNUMATopology, InstancePCIReq
 
 
 # --- arguments of calls to a compute service (rpc.compute) -----------------------------------------------------------
-# The field ``image`` of all these classes is a dict of the image's fields, as the API read it from the image service.
+# In the classes below, the field ``image`` is a dict of the image's fields, as the API read it from the image service.
 @register
 class BuildOrder(KilonovaObject):
     """The arguments of ``build_and_run_instance``: build a server on this host.
@@ -39,7 +39,7 @@ class BuildOrder(KilonovaObject):
 
     @property
     def pci_requests(self) -> InstancePCIRequests | None:
-        """The PCI requests of the instance. If it has none, those of the request spec, or None if this has none either.
+        """The PCI requests of the instance, else the PCI requests of the request spec, else None.
 
         The specs in the requests name the resource providers that Placement allocated.
         """
@@ -51,7 +51,7 @@ class BuildOrder(KilonovaObject):
 
     @property
     def numa_topology(self) -> InstanceNUMATopology | None:
-        """The NUMA topology of the request spec. If it has none, that of the instance, or None."""
+        """The NUMA topology of the request spec, else the NUMA topology of the instance, else None."""
         for holder in (self.request_spec, self.instance):
             if holder is not None and 'numa_topology' in holder and holder.numa_topology is not None:
                 found: InstanceNUMATopology | None = holder.numa_topology
@@ -271,7 +271,7 @@ class LiveMigrationUndo(KilonovaObject):
 
 
 # --- what a host writes for an operation: a claim takes resources, a save stores the result of a step -----------------
-# ``ClaimWrite`` and ``SaveWrite`` in ``db.queries.claims`` have the same fields and describe each of them.
+# The fields that Claim and Save have in common. The docstring of ``db.queries.claims.Written`` describes them.
 _BOTH = {
     'instance_uuid': fields.UUIDField(nullable=True),
     'key': fields.StringField(nullable=True),

@@ -92,8 +92,8 @@ class PciDeviceList(ListBase, KilonovaObject):
         - updated: PciDevices with changed fields.
         - removed: PciDevices to delete.
         - statuses: dicts {id, to} of free devices that get the new status ``to``.
-        - told: dicts {instance_uuid, message}. Each of these servers gets an instance action, because one of its
-          devices will not be given to a server again.
+        - told: dicts {instance_uuid, message}. Each of these servers gets an instance action with this message, which
+          tells the user that one of its devices will not be given to a server again.
         """
         queries = storage.queries('pci_devices')
         changed = [{'id': device.id, **device.to_row(changed_only=True)} for device in changes.get('updated') or ()]

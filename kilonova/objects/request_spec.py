@@ -426,9 +426,9 @@ class RequestSpec(KilonovaObject):
     def from_primitives(
         cls, ctxt: RequestContext, request_spec: dict[str, Any], filter_properties: dict[str, Any]
     ) -> Self:
-        """Return the spec for the two old dicts (request spec and filter properties).
+        """Return the spec for the two dicts that older releases used (request spec and filter properties).
 
-        Hints become lists. Retry, limits, image, NUMA topology and PCI requests become objects.
+        In the returned spec, hints are lists, and retry, limits, image, NUMA topology and PCI requests are objects.
         """
         properties = request_spec.get('instance_properties') or {}
         uuid = properties['uuid']
@@ -504,7 +504,7 @@ def _pci_requests(
 
 
 def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
-    """Return the server group for the members ``group_*`` of the dict, or None if it has no such members."""
+    """Return the server group that the keys ``group_*`` of ``filter_properties`` describe, or None if it has none."""
     if not filter_properties.get('group_updated'):
         return None
     policies = sorted(filter_properties.get('group_policies') or ())

@@ -23,7 +23,7 @@ RUNNING, DONE = 'RUNNING', 'DONE'
 class TaskLog(PersistentObject, KilonovaObject):
     """One run of a periodic task.
 
-    ``task_items`` is the number of servers, and the times are begin and end of the period.
+    ``task_items`` is the number of servers. The run handles the time from ``period_beginning`` to ``period_ending``.
     """
 
     VERSION = '1.0'

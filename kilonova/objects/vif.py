@@ -19,7 +19,7 @@ from oslo_utils import strutils
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
 # The name of a port's network device is 'tap' and this number of characters of the port's id.
-# Linux allows 15 characters in all.
+# The number is small because Linux allows only 15 characters in the name of a network device.
 _NAMED_BY = 11
 # vnic_type of a port that is a virtual function (VF) of a PCI device, which the guest gets directly.
 DIRECT = 'direct'
@@ -34,7 +34,7 @@ VDPA = 'vdpa'
 # vnic_types of ports whose function is chosen by the accelerator service and not by the host.
 ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
 WHOLE = (DIRECT, REMOTE, ACCELERATED_VIRTUAL)
-# vnic_types of ports whose PCI function the guest does not get directly, but through another device of the host.
+# vnic_types of ports whose PCI function stays at the host: the guest gets another device, which uses the function.
 BEHIND = (MACVTAP, VDPA)
 VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
@@ -46,7 +46,7 @@ INFINIBAND, PROFILED = 'ib_hostdev', '802.1qbh'
 FUNCTIONS = (DIRECT, REMOTE, MACVTAP, PHYSICAL, VDPA)
 # The member of binding:profile that contains the id of the accelerator request.
 REQUEST = 'arq_uuid'
-# vif_types: ports of Open vSwitch, and sockets between the guest and a switch in user space.
+# The vif_types of ports of Open vSwitch, and of vhost-user ports (sockets between the guest and a switch process).
 OVS, VHOST_USER = 'ovs', 'vhostuser'
 # The default Open vSwitch bridge, and the name prefix of the bridges of trunks (ML2/OVS).
 _SWITCH, _TRUNK = 'br-int', 'tbr-'
@@ -67,7 +67,7 @@ def trusts(profile: Mapping[str, Any]) -> bool:
 
 
 def offloads(profile: Mapping[str, Any]) -> bool:
-    """Return whether the binding profile requests hardware offload, which makes the function a port of Open vSwitch."""
+    """Return whether the binding profile requests hardware offload: the network card switches the port's packets."""
     asked = profile.get('capabilities')
     return isinstance(asked, list) and 'switchdev' in asked
 
@@ -164,7 +164,8 @@ class Vif:
         preserve_on_delete: True if the user created the port, so that it is not deleted with the server.
         security_groups: the names of the security groups.
         resource_request: the resources of Placement that the port requests, in Neutron's form.
-        before: {migration: providers that the binding named before that migration}. Only the info cache stores it.
+        before: {uuid of a migration: the providers of the port's resources before this migration}. Only the info cache
+            stores it.
         tag: the device tag by which the guest finds the interface. Only the info cache stores it.
     """
 

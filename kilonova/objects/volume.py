@@ -89,9 +89,9 @@ class AttachedVolume:
         return None if known is None else replace(self, host=host, connection=known['connection'])
 
     def coming(self, host: str) -> AttachedVolume | None:
-        """Return the volume with its second attachment, the one to ``host``, the destination of a live migration.
+        """Return the volume with the attachment to ``host`` that a live migration made for its destination.
 
-        Return None if the volume has no second attachment to this host.
+        Return None if the volume has no such second attachment to this host.
         """
         known = self.known_at.get(host, {})
         if host == self.host or ANOTHER not in known:
@@ -198,8 +198,9 @@ class AttachedVolume:
     ) -> str:
         """Return the text of the column connection_info with a second attachment of the volume, to ``host``.
 
-        A second attachment exists only during a live migration. If ``attachment_id`` is None, remove the second
-        attachment from the text.
+        A second attachment exists only during a live migration. ``attachment_id`` and ``connection`` are its id and the
+        connection that Cinder returned. ``connector`` describes the host. If ``attachment_id`` is None, remove the
+        second attachment from the text.
         """
         known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
         if attachment_id is not None and connection is not None:

@@ -127,5 +127,5 @@ def value(source: KilonovaObject, name: str, missing: Any = None) -> Any:
 
 
 def power_word(state: int | None) -> str | None:
-    """Return the word for a number that is a power state ('running' for 1), or None for an unknown state."""
+    """Return the word for the number of a power state ('running' for 1), or None for an unknown number."""
     return POWER_WORDS[PowerState(state)] if state in list(PowerState) else None

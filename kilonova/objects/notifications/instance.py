@@ -150,7 +150,10 @@ class AuditPeriodPayload(Payload):
 
     @classmethod
     def of(cls, about: EventContext, *, whole: bool = False) -> Self:
-        """Return the payload of the period that lasts until now, or of the last complete one if ``whole`` is True."""
+        """Return the payload of the period that lasts until now.
+
+        If ``whole`` is True, return the payload of the last complete period.
+        """
         begin, end = period_of(about, whole)
         return cls.made({'audit_period_beginning': begin, 'audit_period_ending': end})
 

@@ -91,7 +91,10 @@ def _address(address: object) -> str | None:
 
 
 def _image_url(about: EventContext, image: str | None) -> str:
-    """Return the image's URL, made from the request's service catalog, or its id if that has no image service."""
+    """Return the image's URL, made from the request's service catalog.
+
+    Return the image's id if the catalog has no image service.
+    """
     for service in about.ctxt.service_catalog if image else ():
         for endpoint in service.get('endpoints') or ():
             if service.get('type') == 'image' and endpoint.get('publicURL'):
@@ -135,7 +138,10 @@ def volume(about: EventContext, *, volume_id: str = '', **facts: Any) -> dict[st
 
 
 def exists(about: EventContext, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
-    """Return the notification payload of a server's usage in a period."""
+    """Return the notification payload of a server's usage in a period.
+
+    If ``whole`` is True, it is the last complete period, otherwise the period that has begun and lasts until now.
+    """
     return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}
 
 
@@ -152,7 +158,10 @@ def update(
     old_display_name: str | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Return the notification payload of a change of a server."""
+    """Return the notification payload of a change of a server.
+
+    ``before`` and ``after`` are pairs (vm state, task state). They are None if the states did not change.
+    """
     payload = usage(about, **facts)
     if after is not None:
         payload.update(state=after[0], state_description=_text(after[1]))
@@ -174,7 +183,7 @@ def _request(request_spec: RequestSpec) -> dict[str, Any]:
 
 
 def _plain(entity: object) -> Any:
-    """Return the dict with each versioned object replaced by its serialised form.
+    """Return ``entity``, a dict or a value in a dict, with versioned objects replaced by their serialised form.
 
     The serialised form has no list of changed fields.
     """
