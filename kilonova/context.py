@@ -28,7 +28,7 @@ class RequestContext(oslo_context.RequestContext):
     """
 
     # In the contexts of API requests these fields are always set.
-    # In a daemon's own context they are None, and no code reads them.
+    # In a daemon's own context these fields are None, and no code reads them.
     user_id: str
     project_id: str
     is_admin: bool

@@ -335,7 +335,7 @@ class DBNotAllowed(KilonovaError):
 
 # --- errors that end or delay an operation ---------------------------------------------------------------------------
 class ServerUnreadable(KilonovaError):
-    """A text in a server's row can't be read, because it is cut off or has another form.
+    """A text in a server's row can't be read, because it is cut off or does not have the expected form.
 
     Other servers are not affected.
     """

@@ -2,7 +2,7 @@
 
     keys = SealingKeys.read(conf.secrets.key_file)              # raises NoKeys if the file can't be used
     sealed = keys.seal(ServerSecrets('hunter2'), server_uuid)  # text for a row or a message
-    keys.open(sealed, server_uuid).admin_password        # raises NotOpened if the key or the server is another one
+    keys.open(sealed, server_uuid).admin_password        # raises NotOpened for a wrong key or a wrong server
 
 The key file has one key per line, 32 random bytes in URL-safe base64 (the form of Fernet). Lines that begin with # are
 comments. The first key encrypts, and each key can decrypt. The last key will encrypt after the next rotation. Hosts get
@@ -94,7 +94,7 @@ class SealingKeys:
             content = json.loads(self._fernet.decrypt(sealed.encode()))
         except InvalidToken:
             raise NotOpened(uuid=uuid) from None
-        # Refuse another server's text, which someone with write access to the database may have copied to this server.
+        # Refuse a text that was sealed for another server: someone may have copied it to this server's row.
         if content['server'] != uuid:
             raise NotOpened(uuid=uuid)
         return ServerSecrets(content['admin_password'], [(where, text) for where, text in content['files']])
@@ -132,7 +132,7 @@ def create_file(path: str) -> bool:
     """
     aside = _write_aside(path, [_new_key(), _new_key()])
     try:
-        # Create the file by a link.
+        # Give the new file its name by a hard link.
         # Unlike a rename, a link never replaces a file that another process has created meanwhile.
         os.link(aside, path)
     except FileExistsError:

@@ -46,7 +46,7 @@ CONNECTIONS = 2560
 RESERVED = 256
 # At least this number of connections is allowed, even if the process may open only few files.
 FEWEST = 64
-# If there are too many connections, the server closes a twentieth of them together, because selecting takes time.
+# If there are too many connections, the server closes a twentieth of them at once, because choosing them takes time.
 SHARE = 20
 # Maximum bytes of a request's target, of its headers, and of its body (unless the server sets another limit).
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
@@ -58,7 +58,7 @@ MOST_OUT = 64 << 20
 SMALL = 16384
 # After this number of iterations of the loop without a complete request, the loop begins to pause.
 FRUITLESS = 8
-# The length of a pause in seconds.
+# The length in seconds of a pause of the loop (see FRUITLESS).
 # During the pause, further bytes from slow clients arrive, so that fewer reads are needed.
 PAUSE = 0.005
 # Maximum number of bytes that one call reads from a socket.
@@ -304,9 +304,9 @@ def _phrase(status: int) -> bytes:
 
 
 def open_files(wanted: int) -> int:
-    """Raise this process's limit of open files as far as possible, up to ``wanted``, and return it.
+    """Raise this process's limit of open files as far as possible, up to ``wanted``, and return the new limit.
 
-    The return value is at most ``wanted``.
+    If the limit is already higher than ``wanted``, return ``wanted``.
     """
     soft, hard = (
         wanted if each == resource.RLIM_INFINITY else each for each in resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -378,10 +378,10 @@ class WsgiServer:
             channel.sock.close()
 
     def check_held(self, channel: ClientConnection) -> None:
-        """Close the large connections that have waited the longest, if all large ones together use too much memory.
+        """Limit the memory that large connections use together: close those that have waited the longest.
 
-        Do nothing if this connection is not large. A large connection holds more than SMALL bytes. There is one maximum
-        for connections with an unfinished request, and one for connections with an unsent response.
+        A connection that holds more than SMALL bytes is large. Nothing is done if ``channel`` is not large. The limit
+        is MOST_IN for connections with an unfinished request, and MOST_OUT for connections with an unsent response.
         """
         if channel.held <= SMALL:
             return
@@ -569,7 +569,8 @@ class _ServerLoop:
             except BlockingIOError:
                 return
             except OSError:
-                # The process has no free file descriptor. epoll will report the waiting connection again.
+                # Close other connections, because the process has no free file descriptor for the new connection.
+                # The new connection is accepted later, because epoll reports it again.
                 self._server.give_way()
                 time.sleep(0.01)
                 return

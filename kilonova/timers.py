@@ -21,7 +21,7 @@ from kilonova import concurrency, errors
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two runs of a task whose option is 0.
+# Seconds between two runs of a task whose period is configured as 0.
 DEFAULT_PERIOD = 60
 
 
