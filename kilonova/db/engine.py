@@ -268,7 +268,7 @@ def _create_sqlite(
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolEntry) -> None:
-    # Let ``_begin_sqlite`` begin transactions. The driver would begin them too late, only before the first write.
+    # Let ``_begin_sqlite`` begin each transaction. The driver would not begin a transaction before its first write.
     connection.isolation_level = None
     connection.execute(f'PRAGMA busy_timeout = {int(SQLITE_BUSY * 1000)}')
     if connection.execute('PRAGMA journal_mode').fetchone()[0] not in ('wal', 'memory'):

@@ -18,7 +18,7 @@ from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.image_properties import LEGACY_NAMES, PROPERTIES
 
 SYSMETA_PREFIX = 'image_'
-# Members of an image that each server created from it stores, in addition to the image's properties.
+# Fields of an image that its servers store in their system metadata, in addition to the image's properties.
 SYSMETA_MEMBERS = ('min_ram', 'min_disk', 'disk_format', 'container_format', 'size')
 # Limits: characters of all properties of an image, characters of a property's name, the largest number, NUMA cells.
 MOST_TEXT, MOST_NAME, MOST_NUMBER, MOST_CELLS = 65536, 255, 0x7FFFFFFF, 1024

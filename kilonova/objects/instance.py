@@ -187,8 +187,8 @@ class Instance(PersistentObject, KilonovaObject):
             flavor: the server's flavor, if ``extra`` has no column with the flavor.
             metadata: the server's metadata.
             system_metadata: the server's system metadata.
-            pci_devices: the rows of the devices that the server owns. Only devices of its current PCI requests become
-                part of the object, because during a move the server owns the devices of source and destination.
+            pci_devices: the rows of the devices that the server owns. During a move the server owns devices on source
+                and destination, so only the devices of the server's current PCI requests become part of the object.
             lenient: if True, a text that cannot be read is logged, and its fields are left out. A flavor that cannot be
                 read is replaced by one with the sizes of the row. This is enough to show, count or remove the server,
                 but not to start it.
@@ -394,11 +394,10 @@ class InstanceList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_deleted(cls, ctxt: RequestContext, uuids: list[str], seconds: float) -> Self:
-        """Return those of the given servers that were deleted at least ``seconds`` ago and have no operation.
+        """Return the servers in ``uuids`` that were deleted at least ``seconds`` ago and have no operation.
 
-        As long as a deleted server has an operation, the operation may still have to free resources. Without an
-        operation, a host may remove the server's guest and files. Servers that this cell does not know are not
-        returned.
+        As long as a deleted server has an operation, the operation may still have to free resources. A host may remove
+        the guests and files of the returned servers. Servers that this cell does not know are not returned.
         """
         with storage.database(ctxt).read() as conn:
             rows = storage.queries('instances').deleted_among(conn, uuids, seconds)

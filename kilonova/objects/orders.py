@@ -23,7 +23,7 @@ class BuildOrder(KilonovaObject):
 
     ``attempt`` is the number of the attempt, from 1; each attempt is on another host. ``sealed`` is the administrator's
     password and the files, encrypted by ``sealing``. ``limits`` are the limits that the host must check when it claims
-    resources. ``block_devices`` are the requested disks in addition to those of flavor and image.
+    resources. ``block_devices`` are the disks that the user requested, without the disks of the flavor and the image.
     """
 
     VERSION = '1.0'

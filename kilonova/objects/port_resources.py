@@ -30,8 +30,8 @@ class PortResources:
     """The resources that one port requests.
 
     ``groups`` is {id: {resource class: amount}}. All resources of a group come from one provider, which must have the
-    traits ``required`` of the group. ``same_subtree`` lists groups: the provider of one of them must be an ancestor of
-    the providers of the others. ``is_flat`` is True if the port's request has one group without an id.
+    traits ``required`` of the group. ``same_subtree`` are the ids of groups whose providers must be in one subtree: one
+    provider is an ancestor of the other providers. ``is_flat`` is True if the request has one group without an id.
     """
 
     groups: Mapping[str, Mapping[str, int]]

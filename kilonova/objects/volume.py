@@ -7,8 +7,8 @@
 The column connection_info has a JSON text in Nova's form: {"driver_volume_type", "data", "serial", "status", …}. The
 member "data" is the connection of Cinder's attachment. Kilonova adds two members. "attached_to" is the name of the host
 that uses this connection. "hosts" is a dict from the names of the last hosts to their connectors and connections.
-During a live migration, the volume has a second attachment for the destination host. Its id is stored in the entry of
-this host in "hosts".
+During a live migration, the volume has a second attachment for the destination host. The attachment's id is stored in
+the entry of this host in "hosts".
 """
 
 from __future__ import annotations
@@ -198,9 +198,9 @@ class AttachedVolume:
     ) -> str:
         """Return the text of the column connection_info with a second attachment of the volume, to ``host``.
 
-        A second attachment exists only during a live migration. ``attachment_id`` and ``connection`` are its id and the
-        connection that Cinder returned. ``connector`` describes the host. If ``attachment_id`` is None, remove the
-        second attachment from the text.
+        A second attachment exists only during a live migration. ``attachment_id`` is the attachment's id, and
+        ``connection`` is the connection that Cinder returned for it. ``connector`` describes the host. If
+        ``attachment_id`` is None, remove the second attachment from the text.
         """
         known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
         if attachment_id is not None and connection is not None:

@@ -18,7 +18,7 @@ MediumText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
 # Without fsp, MySQL's DATETIME rounds to whole seconds, so that times from different databases would differ.
 DateTime = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
-# MySQL's default collation ignores case. This one compares exactly, like SQLite and PostgreSQL by default.
+# MySQL's default collation ignores case. The collation utf8mb4_bin compares exactly, as SQLite and PostgreSQL do.
 TABLE_OPTIONS = {
     'mysql_engine': 'InnoDB',
     'mysql_charset': 'utf8mb4',
@@ -95,8 +95,8 @@ class OperationColumns(Timestamps):
             unique key on server and slot ensures that a server has at most one row 'run' and one row 'wait'.
         args: The arguments, as JSON. ``context``, ``outputs`` and ``error`` are JSON, too.
         not_before: Time before which no conductor takes the row, in epoch seconds by the database's clock.
-        undoing: True while the steps of this attempt are being undone, because its host refused. The next attempt
-            follows.
+        undoing: True while the steps of this attempt are undone because the attempt's host refused the server. Then
+            the next attempt begins.
         written: The name of the last write that a host has made for the operation (``queries.claims``).
     """
 

@@ -1,4 +1,4 @@
-r"""Translate a user's regular expression for an address into one that searches the JSON text of info caches.
+r"""Translate a user's regular expression for addresses into an expression that searches the JSON text of info caches.
 
     of_cache(r'^10\.2\.', 4)            # '"address": "(10[.]2[.][0-9a-f.:]*)", "type": "fixed", "version": 4'
 

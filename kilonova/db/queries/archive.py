@@ -45,7 +45,7 @@ DEPENDANTS = tuple(
     if any(key.column.table is instances for key in table.foreign_keys)
 )
 # Tables whose deleted rows are archived even if the row that they refer to is not deleted.
-# They are sorted so that a table comes before the tables that it refers to. Otherwise foreign keys forbid the deletes.
+# A table in LOOSE comes before the tables that it refers to. In another order, foreign keys would forbid the deletes.
 LOOSE = tuple(
     table
     for table in reversed(models.Base.metadata.sorted_tables)
@@ -228,7 +228,7 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
     """Delete all archived rows, or only rows that were deleted before a time. Return the number by shadow table.
 
-    If a row itself was never marked as deleted, the time of its last change is compared with ``before``.
+    For rows that have no time of deletion, the time of the last change is compared with ``before``.
     """
     removed: Counter[str] = Counter()
     for shadow in models.SHADOWS.values():

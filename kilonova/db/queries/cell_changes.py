@@ -60,7 +60,7 @@ class HostInNoCell(errors.NotFound):
 
 
 class HostElsewhere(errors.Conflict):
-    """The host is mapped to another cell than the one from which it should be deleted."""
+    """The host's mapping can't be deleted from this cell, because the host is mapped to another cell."""
 
     msg_fmt = 'The host %(host)s was not found in the cell %(uuid)s.'
 

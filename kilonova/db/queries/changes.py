@@ -1,7 +1,7 @@
 """Find changes of compute nodes, their services and aggregates since a scheduler last read them.
 
     now, nodes, services = everything(connection)
-    seen = changed(connection, since=now - overlap)     # and again from seen.now
+    seen = changed(connection, since=now - overlap)     # in the next call: since=seen.now - overlap
 
 A row gets its timestamp when its statement starts, but other transactions see the row only after the commit. So each
 call of ``changed`` must ask for changes since a time before the previous call. This overlap must be longer than a

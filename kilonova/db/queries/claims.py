@@ -167,7 +167,7 @@ _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
 # The condition that the host has no pending release of the server, because this would release the new claim, too.
 # A pending release is a stored task to free what an earlier operation left on the host while it was down.
-# The inner select is a derived table, because MySQL can't otherwise read a table that it updates.
+# MySQL can read a table that the same statement updates only through a derived table: the inner select below.
 _NO_RELEASE = sa.not_(
     sa.exists(
         sa.select(
@@ -197,7 +197,7 @@ def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = 
     or it must be a pending release (a task to free later what a host holds of a server).
 
     Raises:
-        KeyGone: The row is deleted, cancelled, being undone, or at another step or attempt.
+        KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
         HostRejected: The host did this work before and undid it, but the host's answer was lost.
         ReleasePending: ``host`` must first do its pending release of the server, or ``host`` is forced down. A delete
             is allowed even then, because it releases everything.

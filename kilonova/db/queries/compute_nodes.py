@@ -193,7 +193,7 @@ def promised(connection: sa.Connection, host: str) -> list[Row]:
 
     Each row has project_id, vcpus, memory_mb and disk_gb.
     """
-    # If the root disk is a volume, it does not use the host's disk.
+    # A root disk that is a volume uses no space on the host's disk.
     root = sa.case(
         (sa.func.coalesce(instances.c.image_ref, '') == '', 0), else_=sa.func.coalesce(instances.c.root_gb, 0)
     )

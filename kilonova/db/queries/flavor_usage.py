@@ -150,7 +150,7 @@ def _columns(stored: sa.ColumnElement[Any], path: tuple[str, ...], prefix: str) 
 
 
 def _alike(conn: Connection, query: sa.Select[Any]) -> list[Alike]:
-    # Group in an outer SELECT, because PostgreSQL does not see that two expressions with parameters are the same.
+    # Group in an outer SELECT, because PostgreSQL does not see that GROUP BY repeats an expression with parameters.
     inside = query.subquery()
     rows = conn.execute(sa.select(sa.func.count().label('number'), *inside.c).group_by(*inside.c)).mappings()
     return [Alike(row['number'], _flavor(row, 'have') or {}, _flavor(row, 'want')) for row in rows]

@@ -91,8 +91,9 @@ def page(
 ) -> list[dict[str, Any]]:
     """Return a page of the flavors that the owner may see. Runs two SQL statements.
 
-    ``name`` is a regular expression. ``order`` is a list of (column, 'asc' or 'desc'). Raises InvalidPattern or
-    SlowPattern if the database rejects the regular expression or takes too long for it.
+    ``name`` is a regular expression. ``order`` is a list of (column, 'asc' or 'desc'), and ``marker`` is the last
+    flavor of the previous page. Raises InvalidPattern or SlowPattern if the database rejects the regular expression or
+    takes too long for it.
     """
     full = [*order, *(() if any(key == 'id' for key, _ in order) else (('id', 'asc'),))]
     query = (

@@ -231,7 +231,7 @@ def accept_create(
     group: tuple[int, str] | None = None,
     instead_of: Sequence[str] = (),
 ) -> None:
-    """Accept the creation of N servers by four INSERTs in one transaction of the API database, whatever N is.
+    """Accept the creation of servers in one transaction of the API database: four INSERTs for any number of servers.
 
     ``group`` is the (id, uuid) of a server group; one more INSERT makes the servers its members. ``instead_of`` are
     uuids of rows that ``plan`` wrote to release resources if the servers are not accepted. These rows are deleted in
@@ -417,8 +417,8 @@ def add_beside(
 def put_beside(conn: sa.Connection, row: OperationRow) -> str:
     """Insert an operation row that runs concurrently with a server's other rows, and return its uuid.
 
-    Nothing is inserted if the server has a row with the same kind and arguments that no conductor has taken yet and
-    whose work has not begun. Then return the uuid of the existing row.
+    If the server already has a row with the same kind and arguments, and no conductor has begun to work on it, nothing
+    is inserted. In this case return the uuid of the existing row.
     """
     for other in of_instance(conn, row.instance_uuid):
         if not other.unreadable and (other.kind, other.args, other.owner, other.position) == (

@@ -37,14 +37,14 @@ _PLAIN = (
 
 
 def shown(connection: sa.Connection, server: str | None = None, uuid: str | None = None) -> list[Row]:
-    """Return operation rows, oldest first: all rows, those of one server, or the one with this uuid.
+    """Return operation rows, oldest first: all rows, the rows of one ``server``, or the row with this ``uuid``.
 
     In addition to plain columns, each row has:
 
-        conductor  the host of the conductor that owns it; None if it has no owner or the owner's lease has expired
-        waits      seconds until a conductor may take it
+        conductor  the host of the conductor that owns the row; None without an owner or if its lease has expired
+        waits      seconds until a conductor may take the row
         args       only the names of the arguments
-        outputs    the results of its steps
+        outputs    the results of the operation's steps
         stored     kind, args, context and outputs as stored in the database; not for printing: it contains secrets
     """
     query = (

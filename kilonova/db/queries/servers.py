@@ -495,8 +495,9 @@ def page(
 ) -> list[dict[str, Any]]:
     """Return at most ``limit`` servers of a cell that come after ``marker``. Runs one SQL statement.
 
-    If ``bulky`` is True, the rows contain user_data. Raises InvalidPattern or SlowPattern if the database rejects the
-    regular expression of a filter or takes too long for it.
+    ``order`` is a list of (column, 'asc' or 'desc'), and ``marker`` has the column values of the last server on the
+    previous page. If ``bulky`` is True, the rows contain user_data. Raises InvalidPattern or SlowPattern if the
+    database rejects the regular expression of a filter or takes too long for it.
     """
     query = _select(bulky).where(*filters.conditions()).order_by(*_order_by(order)).limit(limit)
     if marker is not None:

@@ -164,8 +164,8 @@ def report_together(connection: sa.Connection, service_ids: Sequence[int], down_
     """Write the heartbeats of many services.
 
     Return {service id: True if the service counts as down}. Ids of services that don't exist are left out. No heartbeat
-    is written for a service that counts as down, because the host may be dead and the heartbeat's message old. Runs two
-    SQL statements for each thousand services. Even without any service, one statement tests the database.
+    is written for a service that counts as down, because its heartbeat may be an old message from a host that is dead
+    now. Runs two SQL statements for each thousand services. Even without any service, one statement tests the database.
     """
     silent: dict[int, bool] = {}
     for few in [service_ids[at : at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:

@@ -1,4 +1,4 @@
-"""Read what the scheduler must know about hosts besides their compute nodes: aggregates, zones and servers.
+"""Read the aggregates, zones and servers of hosts for the scheduler. The module ``changes`` reads the compute nodes.
 
     with api.read() as connection:
         aggregates_of(connection, ['gpu1', 'gpu2'])

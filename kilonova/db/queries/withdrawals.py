@@ -44,9 +44,9 @@ def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
 def operation(cell_db: engine.Database, *, uuid: str, instance_uuid: str, event: str, request_id: str) -> bool:
     """Withdraw an operation that ``operations.accept`` wrote, and change the server's state by ``event``.
 
-    The operation row and the action are deleted, and the result is True. This is not possible if a conductor has taken
-    the row already, or if a delete waits for the operation to end. Then the operation is cancelled, so that a conductor
-    undoes it, and the result is False.
+    Return True if the operation row and the action were deleted. Return False if a conductor has taken the row already,
+    or if a delete waits for the operation to end. In this case the operation is cancelled, so that a conductor undoes
+    it.
     """
     with cell_db.write() as conn:
         rows = conn.execute(

@@ -100,7 +100,7 @@ class Payload(KilonovaObject):
     def like(cls, source: KilonovaObject | dict[str, Any], **values: Any) -> Self:
         """Return a payload whose fields are copied from the fields of the same name of an object or row.
 
-        ``values`` are further fields, which replace copied ones of the same name.
+        ``values`` are further fields. A field in ``values`` replaces a copied field of the same name.
         """
         found = (
             source
