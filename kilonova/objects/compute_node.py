@@ -110,7 +110,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the node of a row of ``compute_nodes``.
+        """Return the node that a row of ``compute_nodes`` describes.
 
         A JSON text that cannot be read is treated as empty. Otherwise the host could not start, and could not replace
         the text by a correct one.
@@ -200,7 +200,10 @@ class ComputeNode(PersistentObject, KilonovaObject):
         self.obj_reset_changes()
 
     def update_from_virt_driver(self, resources: dict[str, Any]) -> None:
-        """Set the fields from the result of the driver's ``get_available_resource``. Only changed values are marked."""
+        """Set the fields from ``resources``, the result of the driver's ``get_available_resource``.
+
+        Only fields whose value differs are marked as changed.
+        """
         names = (
             'vcpus',
             'memory_mb',

@@ -2,7 +2,7 @@
 
 Example:
     parse('0-3,^2,7') == {0, 1, 3, 7}
-    parse('^0', among={0, 1, 2}) == {1, 2}      # only exclusions: all others of ``among``
+    parse('^0', among={0, 1, 2}) == {1, 2}      # only exclusions: ``among`` without the excluded numbers
     text({0, 1, 2, 7}) == '0-2,7'
 """
 

@@ -63,9 +63,9 @@ class Flavor(PersistentObject, KilonovaObject):
         extra_specs: dict[str, str] | None = None,
         projects: list[str] | None = None,
     ) -> Self:
-        """Return the flavor of a row of ``flavors``.
+        """Return the flavor that a row of ``flavors`` describes.
 
-        Extra specs and projects may be arguments or members of the row.
+        The flavor's extra specs and projects are arguments, or keys of ``row``.
         """
         values = {'deleted': False, 'deleted_at': None, **row}
         values['extra_specs'] = extra_specs if extra_specs is not None else values.get('extra_specs') or {}

@@ -102,8 +102,8 @@ _TRAIT = re.compile('[A-Z0-9_]{1,255}')
 def check_texts(properties: Mapping[str, Any]) -> None:
     """Check the size and the characters of all properties of an image, including unknown ones.
 
-    Properties that Kilonova does not know count, too, because they are sent with the server and are part of its domain
-    XML. Raises InvalidImageProperty if there is too much text, or if it has characters that XML cannot contain.
+    Unknown properties are checked, too, because they are sent with the server and are part of its domain XML. Raises
+    InvalidImageProperty if there is too much text, or if the text has characters that XML cannot contain.
     """
     total = 0
     for name, value in properties.items():

@@ -56,7 +56,7 @@ class Migration(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the migration of a row of ``migrations``.
+        """Return the migration that a row of ``migrations`` describes.
 
         If the row has no type, the migration is a resize if its two flavors differ, otherwise a cold migration.
         """

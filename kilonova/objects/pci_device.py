@@ -48,7 +48,7 @@ class PciDevice(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the device of a row of ``pci_devices``.
+        """Return the device that a row of ``pci_devices`` describes.
 
         If the text in ``extra_info`` can't be read, it is treated as empty.
         """

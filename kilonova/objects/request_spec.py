@@ -504,7 +504,10 @@ def _pci_requests(
 
 
 def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
-    """Return the server group that the keys ``group_*`` of ``filter_properties`` describe, or None if it has none."""
+    """Return the server group that the keys ``group_*`` of ``filter_properties`` describe.
+
+    Return None if there are no such keys.
+    """
     if not filter_properties.get('group_updated'):
         return None
     policies = sorted(filter_properties.get('group_policies') or ())

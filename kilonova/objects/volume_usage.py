@@ -30,8 +30,9 @@ TOLD = (
 class VolumeUsage(PersistentObject, KilonovaObject):
     """The counters of one volume.
 
-    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before that start, including other
-    servers that had the volume. ``*_reads`` and ``*_writes`` are numbers of requests, the other counters are bytes.
+    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before that start, also the traffic of
+    servers that had the volume earlier. ``*_reads`` and ``*_writes`` are numbers of requests, the other counters are
+    bytes.
     """
 
     VERSION = '1.0'

@@ -1,4 +1,4 @@
-"""Common parts of the tables of both databases: column types, mixins, constraint names, and the operation tables.
+"""Common parts of the API and cell tables: column types, mixins, constraint names, and columns of operation tables.
 
 Columns, indexes and constraint names are those of Nova.
 """

@@ -167,7 +167,7 @@ def hosts_of(connection: sa.Connection, uuids: Collection[str]) -> dict[str, tup
 def aggregates_mark(connection: sa.Connection) -> tuple[Any, ...]:
     """Return a value that stays equal as long as no aggregate, host list or metadata of aggregates is written.
 
-    Runs one SQL statement. It depends on the timestamps of aggregates. Functions that write hosts or metadata of an
-    aggregate also set its ``updated_at`` (see ``queries.aggregates``).
+    The value is made from the timestamps of aggregates. Functions that write hosts or metadata of an aggregate also set
+    its ``updated_at`` (see ``queries.aggregates``). Runs one SQL statement.
     """
     return tuple(connection.execute(_MARK).one())

@@ -64,8 +64,8 @@ class Written:
 class ClaimWrite(Written):
     """A request to claim resources for a server on a host.
 
-    ``host`` is the host that claims. ``group`` is None, or a dict with the ``uuid`` of the server's group and the
-    ``host`` that is claimed. In this case the policy of the group is checked (see ``group_claims``).
+    ``host`` is the host that claims. If ``group`` is not None, the policy of the server's group is checked (see
+    ``group_claims``). It is a dict with the ``uuid`` of the group and the ``host`` that is claimed.
     """
 
     key: str

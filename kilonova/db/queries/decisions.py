@@ -1,6 +1,6 @@
 """Read and write the decisions of schedulers, which record why a server got its host (``scheduler_decisions``).
 
-    add(connection, [{'request_id', 'instance_uuid', 'created_at', 'chosen', 'body': {...}}])    # hosts in columns
+    add(connection, [{'request_id': …, 'instance_uuid': …, 'created_at': …, 'chosen': 'gpu1', 'body': {…}}])
     find(connection, server_uuid_or_request_id)         # oldest first
     of_action(connection, server_uuid, request_id)      # newest first
 

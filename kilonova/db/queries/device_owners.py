@@ -43,7 +43,7 @@ def names(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
 def at_work(connection: sa.Connection, uuid: str) -> Row | None:
     """Return uuid and kind of the oldest operation row of this server, or None if it has no operation.
 
-    This works in the API database and in a cell.
+    ``connection`` is a connection to the API database or to a cell's database.
     """
     row = (
         connection.execute(

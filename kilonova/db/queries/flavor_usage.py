@@ -118,7 +118,7 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
 
 
 def image_columns() -> list[Any]:
-    """Return the columns of a SELECT that read the image properties of a server that count for quotas.
+    """Return the columns of a SELECT for the image properties of a server that count for quotas.
 
     ``image_of`` returns the properties from a row of the result.
     """

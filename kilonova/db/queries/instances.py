@@ -104,7 +104,10 @@ def _with_extra() -> Any:
 
 
 def _servers(rows: sa.CursorResult[Any]) -> list[dict[str, Any]]:
-    """Return one row for each server. ``rows``, the result of ``_with_extra``, has one row for each of its volumes."""
+    """Return one row for each server.
+
+    ``rows`` is the result of ``_with_extra``, in which a server has one row for each of its volumes.
+    """
     found: list[dict[str, Any]] = []
     for row in rows.mappings():
         values = dict(row)
@@ -283,7 +286,10 @@ def transition(
 
 
 def _move(conn: sa.Connection, uuid: str, event: str, statement: sa.Insert | sa.Update, values: dict[str, Any]) -> Any:
-    """Run a server's INSERT or UPDATE with the states to which ``event`` leads. Only this function writes states."""
+    """Run an INSERT or UPDATE of a server's row that sets the states to which ``event`` leads.
+
+    Only this function writes states.
+    """
     rule, values = states.TRANSITIONS[event], _plain(values)
     values['task_state'] = _text(rule.to_task)
     if rule.to_vm is not None:

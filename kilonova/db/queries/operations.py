@@ -164,8 +164,8 @@ _JSON = ('args', 'context', 'outputs')
 def insert(conn: sa.Connection, rows: Iterable[OperationRow]) -> None:
     """Insert operation rows by one SQL statement.
 
-    The database's clock sets their time of creation. If a process set it by its own clock, and this clock were fast,
-    conductors would find the rows too late.
+    The database's clock sets the time of creation. The clock of a process may be fast, and conductors would then find
+    the rows too late.
     """
     conn.execute(operations.insert().values(created_at=engine.db_utcnow()), [row.columns() for row in rows])
 
@@ -616,9 +616,9 @@ def get(conn: sa.Connection, uuid: str) -> OperationRow | None:
 
 
 def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
-    """Delete an operation row, whichever conductor owns it. If another operation waited for its end, let it run.
+    """Delete an operation row, whichever conductor owns it, and let the server's waiting operation run.
 
-    Return the uuid of the operation that waited, so that a conductor can be woken for it, or None if none waited.
+    Return the uuid of the waiting operation, so that a conductor can be woken for it, or None if no operation waited.
     """
     conn.execute(operations.delete().where(operations.c.uuid == uuid))
     return promote(conn, instance_uuid)

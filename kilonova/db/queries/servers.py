@@ -537,7 +537,7 @@ def on_hosts(conn: Connection, hosts: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def get(conn: Connection, uuid: str, deleted: bool = False) -> dict[str, Any] | None:
-    """Return one server with user_data, or None if the cell doesn't have it. The keys are those of a row of ``page``.
+    """Return one server with user_data, or None if the cell doesn't have it. It has the same keys as a row of ``page``.
 
     A deleted server is returned only if ``deleted`` is True.
     """

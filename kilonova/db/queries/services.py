@@ -155,7 +155,7 @@ def create(connection: sa.Connection, values: Row) -> Row:
 def report(connection: sa.Connection, service_id: int) -> bool:
     """Write a heartbeat. Return False if the service's row does not exist any more. Runs one SQL statement.
 
-    ``updated_at`` is left unchanged, because it is the time of other changes.
+    ``updated_at`` is left unchanged, because a heartbeat does not count as a change of the service.
     """
     return connection.execute(_REPORT.where(services.c.id == service_id, LIVE)).rowcount == 1
 

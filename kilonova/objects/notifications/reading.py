@@ -1,4 +1,4 @@
-"""Read a server from its row, for notifications of code that does not have the server as an Instance."""
+"""Read a server from the database, for callers that send a notification and have only the server's uuid."""
 
 from __future__ import annotations
 
