@@ -21,7 +21,7 @@ class Aggregate(PersistentObject, KilonovaObject):
 
     @property
     def availability_zone(self) -> str | None:
-        """The availability zone of the aggregate's hosts, or None if the aggregate does not name one."""
+        """The availability zone that the aggregate's metadata name for its hosts, or None if they name no zone."""
         return (self.metadata or {}).get('availability_zone')
 
 

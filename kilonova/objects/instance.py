@@ -176,7 +176,7 @@ class Instance(PersistentObject, KilonovaObject):
         pci_devices: list[dict[str, Any]] | None = None,
         lenient: bool = False,
     ) -> Self:
-        """Return the server that a row of ``instances`` describes, with columns of ``instance_extra`` if they are given.
+        """Return the server that a row of ``instances`` describes, with the given columns of ``instance_extra``.
 
         Args:
             ctxt: the context of the object.

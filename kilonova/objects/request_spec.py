@@ -322,12 +322,12 @@ class RequestSpec(KilonovaObject):
 
     @property
     def root_required(self) -> set[str]:
-        """The traits that the root provider must have; callers may add to the set."""
+        """The traits that the root provider (the host) must have; callers may add to the set."""
         return self.request_level_params.root_required
 
     @property
     def root_forbidden(self) -> set[str]:
-        """The traits that the root provider must not have; callers may add to the set."""
+        """The traits that the root provider (the host) must not have; callers may add to the set."""
         return self.request_level_params.root_forbidden
 
     @property
@@ -373,7 +373,7 @@ class RequestSpec(KilonovaObject):
 
     # -- the old dict forms (for notifications and services of older releases) ---------------------------------------
     def to_legacy_request_spec_dict(self) -> dict[str, Any]:
-        """Return the old dict {'image', 'num_instances', 'instance_properties', 'instance_type'}.
+        """Return the dict that older releases used: {'image', 'num_instances', 'instance_properties', 'instance_type'}.
 
         NUMA topology, PCI requests and flavor stay objects in the dict.
         """
@@ -396,7 +396,7 @@ class RequestSpec(KilonovaObject):
         }
 
     def to_legacy_filter_properties_dict(self) -> dict[str, Any]:
-        """Return the old dict of filter properties, without empty values.
+        """Return the dict of filter properties that older releases used, without empty values.
 
         It contains ignore_hosts, force_hosts, force_nodes, retry, limits, scheduler_hints, group_*, …
         """
@@ -520,7 +520,7 @@ def _group(ctxt: RequestContext, filter_properties: dict[str, Any]) -> Any:
 
 
 def hints_as_lists(hints: dict[str, Any] | None) -> dict[str, list[str]]:
-    """Convert scheduler hints so that each value is a list of texts; a single value becomes a list of one."""
+    """Convert scheduler hints so that each value is a list of texts. A single text becomes a list with one element."""
     return {
         name: [str(item) for item in value] if isinstance(value, (list, tuple, set)) else [str(value)]
         for name, value in (hints or {}).items()

@@ -15,7 +15,7 @@ from sqlalchemy.orm import declared_attr, mapped_column
 _MYSQL = ('mysql', 'mariadb')
 
 MediumText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
-# Without fsp, MySQL's DATETIME rounds to whole seconds, so that times from different databases would differ.
+# fsp is the number of digits of a fraction of a second. Without it, MySQL's DATETIME rounds to whole seconds.
 DateTime = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
 
 # MySQL's default collation ignores case. The collation utf8mb4_bin compares exactly, as SQLite and PostgreSQL do.

@@ -330,7 +330,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Delete the operation row. No other operation waits for this: they wait only for cancelled operations.
+            # Delete the operation row. No other operation waits for its end, because the operation is not cancelled.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)

@@ -33,7 +33,7 @@ def add(connection: sa.Connection, rows: Sequence[Row]) -> None:
 
 
 def find(connection: sa.Connection, which: str) -> list[Row]:
-    """Return the decisions about a server or of a request, oldest first. Runs one SQL statement.
+    """Return the decisions about one server, or the decisions of one request, oldest first. Runs one SQL statement.
 
     ``which`` is the server's uuid or the request's id. The ``body`` of each row has one dict for each host (see
     ``told``).
@@ -63,8 +63,8 @@ def of_action(connection: sa.Connection, instance_uuid: str, request_id: str) ->
 def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
     """Delete scheduler decisions that are old or too many, and return the number of deleted rows.
 
-    Decisions that were written before the time ``before`` are deleted. Of the others, about the ``keep`` newest ones
-    are kept. Runs two SQL statements.
+    Decisions that were written before the time ``before`` are deleted. If more than ``keep`` decisions (approximately)
+    remain, the oldest of them are deleted, too. Runs two SQL statements.
     """
     newest = connection.execute(sa.select(sa.func.max(decisions.c.id))).scalar()
     if newest is None:

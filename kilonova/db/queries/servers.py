@@ -513,7 +513,7 @@ def names(
     limit: int,
     marker: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the same servers as ``page``, but only with uuid, name, id and the columns of the order."""
+    """Return the same servers as ``page``, but only with uuid, name, id and the columns that ``order`` names."""
     wanted = dict.fromkeys(('uuid', 'display_name', 'id', *(name for name, _ in order)))
     query = (
         sa.select(*(instances.c[name] for name in wanted))

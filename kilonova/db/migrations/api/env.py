@@ -9,7 +9,7 @@ from kilonova.db.models import api
 context.configure(
     connection=context.config.attributes['connection'],
     target_metadata=api.Base.metadata,
-    # SQLite can alter a table only by copying it.
+    # Let alembic copy a table to alter it, because SQLite supports only few kinds of ALTER TABLE.
     render_as_batch=True,
 )
 with context.begin_transaction():
