@@ -44,7 +44,7 @@ class DetachInterfaceArguments(Arguments):
 
     Attributes:
         vif: The interface as the info cache stores it; None if the info cache does not have it any more.
-        port_id: Id of the port; None if ``vif`` says it.
+        port_id: Id of the port; None if ``vif`` contains it.
     """
 
     vif: dict[str, Any] | None
@@ -98,9 +98,10 @@ class SwapVolumeArguments(VolumeArguments):
 
 
 class SnapshotFiles(TypedDict):
-    """Files of a volume at a snapshot: ``name`` has the data so far, and the guest is to write to ``new``.
+    """Files of a volume when a snapshot is created.
 
-    ``format`` is the format of the file ``name``.
+    The file ``name`` has the data up to the snapshot, in the format ``format``. The guest writes new data to the file
+    ``new``.
     """
 
     name: str

@@ -17,11 +17,11 @@ from dataclasses import MISSING, dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-# A versioned object in its serialized form (``db.envelopes``), and the metadata of an image.
+# Envelope is a versioned object in its serialized form (see ``db.envelopes``). Image is the metadata of an image.
 Envelope = dict[str, Any]
 Image = dict[str, Any]
 
-# An attribute with this metadata is not written to the JSON while it has its default.
+# An attribute with this metadata is not written to the JSON if it has its default value.
 LEFT_OUT = MappingProxyType({'left_out': True})
 
 
@@ -89,7 +89,7 @@ def narrowed(found: Arguments, cls: type[ArgumentsT]) -> ArgumentsT:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageArguments(Arguments):
-    """Base class of arguments with the metadata of the server's image, or None."""
+    """Base class of arguments with the metadata of the server's image. They are None for a server without an image."""
 
     image: Image | None = None
 

@@ -9,7 +9,7 @@ from kilonova import texts
 from kilonova.db.arguments import attachments, moves, releases, servers
 from kilonova.db.arguments.base import Arguments
 
-# Kinds of operations without arguments are left out.
+# {kind of operation: class of its arguments}. Kinds of operations without arguments are left out.
 KINDS: dict[str, type[Arguments]] = {
     'boot': servers.BootArguments,
     'rebuild': servers.RebuildArguments,

@@ -35,7 +35,7 @@ class ResizeArguments(MoveArguments, ImageArguments):
 
     Attributes:
         host: Host that the user requested, or None. The request spec names it for the scheduler.
-        old_request_spec: The request spec that is stored before the move, or None.
+        old_request_spec: The request spec that was stored before the move, or None.
         clean_shutdown: False if the guest gets no time to shut down.
     """
 
@@ -50,7 +50,7 @@ class LiveMigrateArguments(MoveArguments):
 
     Attributes:
         block: Whether local disks are copied; None if the hosts decide it.
-        over_commit: Whether the size of sparse disks is ignored when the destination checks its free space.
+        over_commit: Whether the destination needs no free space for the unused parts of sparse disks.
     """
 
     block: bool | None
@@ -64,7 +64,7 @@ class EvacuateArguments(MoveArguments, ImageArguments):
     Attributes:
         sealed: Password of the guest, encrypted with the keys of the deployment, or None.
         shared: Whether the disks are on shared storage; None if the host decides it.
-        stays_off: Whether the guest is not started.
+        stays_off: True if the guest is not started after the evacuation.
         power_state: Power state of the server before the evacuation.
     """
 
@@ -78,8 +78,8 @@ class EvacuateArguments(MoveArguments, ImageArguments):
 class UnshelveArguments(SpecArguments):
     """Arguments of the unshelve of an offloaded server.
 
-    ``new_request_spec`` is the request spec with the requested availability zone, which is stored, and
-    ``old_request_spec`` the one that is stored before. Both are None if the user requested no zone.
+    ``old_request_spec`` is the request spec that was stored before the unshelve. ``new_request_spec`` has the requested
+    availability zone and replaces it. Both are None if the user requested no zone.
     """
 
     new_request_spec: Envelope | None = field(default=None, metadata=LEFT_OUT)

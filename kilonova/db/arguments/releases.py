@@ -1,4 +1,4 @@
-"""The arguments of operations that release or update something in another service or on a host, later.
+"""The arguments of operations that later release or update something in another service or on a host.
 
 The kind ``release`` has a class for each resource. ``ReleaseArguments.read`` chooses the class by the keys of the JSON.
 """
@@ -57,7 +57,7 @@ class ConsumerRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class BackupsRelease(ReleaseArguments):
-    """Arguments of the release of old backups, after a backup with these arguments (``BackupArguments``)."""
+    """Arguments of the operation that deletes the oldest backups of a server, copied from the arguments of a backup."""
 
     image_id: str
     backup_type: str
@@ -78,7 +78,7 @@ class AcceleratorRequestsRelease(ReleaseArguments):
 
     Attributes:
         accelerator_requests: Uuids of the requests.
-        accelerators_at: Host to which they are bound; None if they are not bound.
+        accelerators_at: Host to which the requests are bound; None if they are not bound.
     """
 
     identity = ('accelerator_requests',)
@@ -92,7 +92,7 @@ class PortsRelease(ReleaseArguments):
 
     Attributes:
         ports_of: Uuid of the server.
-        ports_given: Ids of its ports that the user created.
+        ports_given: Ids of the server's ports that the user created. These ports are unbound and not deleted.
     """
 
     identity = ('ports_of', 'ports_given')
@@ -102,10 +102,10 @@ class PortsRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class PortResourcesRelease(ReleaseArguments):
-    """Arguments of the release of resources of a port in Placement.
+    """Arguments of the operation that releases what a server holds in Placement for a port.
 
     Attributes:
-        resources_of: Id of the port; None if the server's ports have left surplus resources.
+        resources_of: Id of the port; None to release all that the server's present ports do not request.
         classes: Resource classes.
     """
 
@@ -134,7 +134,7 @@ class VolumesRelease(ReleaseArguments):
 
     Attributes:
         volumes_of: Uuid of the server, whose old attachments are deleted.
-        volumes_deleted: Ids of volumes that are deleted with them.
+        volumes_deleted: Ids of the volumes that are deleted as well.
         volumes_made: True if all volumes are deleted that were created for the server.
     """
 

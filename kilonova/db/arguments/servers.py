@@ -94,7 +94,7 @@ class RescueArguments(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class PasswordArguments(Arguments):
-    """Arguments of the operation that sets the administrator's password, which ``sealed`` has encrypted."""
+    """Arguments of the operation that sets the administrator's password. ``sealed`` is the encrypted password."""
 
     sealed: str | None
 
@@ -109,7 +109,7 @@ class HostBootArguments(Arguments):
 # --- images of servers, shelve, soft delete --------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class SnapshotArguments(NewImageArguments):
-    """Arguments of a snapshot."""
+    """Arguments of the operation that creates an image from a server. ``image_id`` is the id of the image."""
 
     image_id: str
 
@@ -130,6 +130,6 @@ class ShelveArguments(NewImageArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class ShelveOffloadArguments(Arguments):
-    """Arguments of an offload. ``shelving`` is True if it completes a shelve, and no user requested it."""
+    """Arguments of an offload. ``shelving`` is True if the offload is the end of a shelve and not a user's request."""
 
     shelving: bool = field(default=False, metadata=LEFT_OUT)
