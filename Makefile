@@ -129,7 +129,7 @@ coverage: bootstrap-check ## which lines unit, api and a twelfth of functional r
 	@$(VENV)/bin/python -m tools.coverage_floors
 
 .PHONY: lint
-lint: bootstrap ## ruff and its format, dead code, import-linter, and the references of the documentation
+lint: bootstrap ## ruff and its format, dead code, import-linter, references of the documentation, words, one meaning a class name
 	@$(TESTS) lint
 
 .PHONY: type
