@@ -119,10 +119,12 @@ LOSSES: Mapping[Name, str] = MappingProxyType(
 SECTIONS: Mapping[str, str] = MappingProxyType(
     {
         'cache': 'nothing is kept in memcached',
+        'hyperv': 'there is no driver for Hyper-V',
         'ironic': 'there is no driver for Ironic',
         'keystone': 'the identity service is asked with the account of [keystone_authtoken]',
         'manila': 'there are no shares',
         'mks': 'there is no driver for VMware',
+        'rdp': 'there are no RDP consoles',
         'service_user': "each request for a user carries a service token of this service's own account",
         'vmware': 'there is no driver for VMware',
         'zvm': 'there is no driver for z/VM',
