@@ -10,29 +10,23 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from keystoneauth1 import loading as ks_loading
 from oslo_config import cfg
 from oslo_log import log as logging
 from oslo_reports import opts as report_opts
 
 import kilonova.conf
 from kilonova.cmd.daemon import broker_log_filter
-from kilonova.conf import devices, wsgi
+from kilonova.conf import devices, known, wsgi
 from kilonova.rpc import versions
 
 LOG = logging.getLogger(__name__)
 
 PROJECT = 'kilonova'
-# Libraries whose options have an effect in a daemon, by the names that oslo-config-generator uses.
-LIBRARIES = ('castellan.config', 'keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
 # service_down_time must be at least this many times report_interval.
 # With a smaller ratio, one late heartbeat would make a service count as down.
 LATE_HEARTBEATS = 2.5
-
-Name = tuple[str, str]
 
 
 def version() -> str:
@@ -147,7 +141,7 @@ def warn_unread(conf: cfg.ConfigOpts) -> None:
     An option is not read if it is misspelt or not supported. The API logs another WARNING for a paste file. The
     function is called once for a daemon, not for each worker.
     """
-    names = unread(conf)
+    names = known.unread(conf)
     if names:
         LOG.warning(
             'The configuration files set options that Kilonova does not read: %s',
@@ -167,59 +161,6 @@ def _warn_of_paste(conf: cfg.ConfigOpts) -> None:
             'API is part of the program',
             found or name,
         )
-
-
-def unread(conf: cfg.ConfigOpts) -> list[Name]:
-    """Return the options in the configuration files that neither Kilonova nor a library registers.
-
-    The result is a sorted list of pairs (section, option).
-    """
-    found = set(_in_files(conf))
-    found -= {(group, name) for group, name in found if name in _registered(conf, group)}
-    if found:
-        found -= _known(kilonova.conf.list_opts())
-    found -= _known(map(devices.mdev_options, conf.devices.enabled_mdev_types))
-    if found:
-        found -= _known(_library_options())
-    for group in {group for group, _ in found}:
-        plugin = conf[group].auth_type if 'auth_type' in _registered(conf, group) else None
-        if plugin:
-            found -= _known([(group, ks_loading.get_auth_plugin_conf_options(plugin))])
-    return sorted(found)
-
-
-def _in_files(conf: cfg.ConfigOpts) -> Iterator[Name]:
-    files = [Path(name) for name in conf.config_file or ()]
-    for folder in conf.config_dir or ():
-        files.extend(sorted(Path(folder).glob('*.conf')))
-    for path in files:
-        sections: dict[str, dict[str, list[str]]] = {}
-        cfg.ConfigParser(str(path), sections).parse()
-        for group, options in sections.items():
-            yield from ((group, name.replace('-', '_')) for name in options)
-
-
-def _registered(conf: cfg.ConfigOpts, group: str) -> Iterable[str]:
-    if group == 'DEFAULT':
-        return conf
-    return conf[group] if group in conf else ()  # noqa: SIM401 - its get() raises for what it doesn't know
-
-
-def _known(options: Iterable[tuple[str | None, Iterable[cfg.Opt]]]) -> set[Name]:
-    known = set()
-    for section, opts in options:
-        group = str(getattr(section, 'name', section) or 'DEFAULT')
-        for opt in opts:
-            known.add((group, opt.dest))
-            for old in opt.deprecated_opts:
-                known.add((old.group or group, (old.name or opt.name).replace('-', '_')))
-    return known
-
-
-def _library_options() -> Iterator[tuple[str | None, Iterable[cfg.Opt]]]:
-    for entry in importlib.metadata.entry_points(group='oslo.config.opts'):
-        if entry.name in LIBRARIES:
-            yield from entry.load()()
 
 
 def _register_hidden(conf: cfg.ConfigOpts) -> None:

@@ -23,3 +23,15 @@ OPTS: list[cfg.Opt] = [
 # Cinder itself waits 60 seconds for its storage.
 # The timeout here is longer, so that Cinder's own error is still received.
 cfg.set_defaults(OPTS, service_type='block-storage', valid_interfaces=['internal', 'public'], timeout=75)
+
+
+def check_zones(conf: cfg.ConfigOpts) -> None:
+    """Raise ConfigFileValueError if ``[cinder]cross_az_attach`` is False.
+
+    The operator would rely on a check of zones that does not exist.
+    """
+    if not conf.cinder.cross_az_attach:
+        raise cfg.ConfigFileValueError(
+            '[cinder]cross_az_attach is False: only True is supported, because Kilonova '
+            'does not compare the availability zones of servers and volumes'
+        )

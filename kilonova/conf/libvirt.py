@@ -7,6 +7,8 @@ from oslo_config import cfg
 from kilonova.conf.renamed import was
 
 GROUP = 'libvirt'
+# The values of images_type with which a compute starts. Nova has others, too.
+IMAGE_TYPES = ('default', 'qcow2', 'raw', 'flat', 'rbd')
 
 OPTS = [
     cfg.StrOpt(

@@ -24,6 +24,7 @@ from kilonova.clients.network import NetworkClient
 from kilonova.clients.placement import PlacementClient
 from kilonova.clients.volume import VolumeClient
 from kilonova.cmd.daemon.health import Ask
+from kilonova.conf import cinder
 from kilonova.context import get_admin_context
 from kilonova.objects.base import Serializer
 from kilonova.rpc import baseapi
@@ -106,11 +107,7 @@ def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
     None means that the cloud has no volume service. Raises ConfigFileValueError if ``[cinder]cross_az_attach`` is
     False, because this value asks for a check that Kilonova does not make.
     """
-    if not conf.cinder.cross_az_attach:
-        raise cfg.ConfigFileValueError(
-            '[cinder]cross_az_attach is False: only True is supported, because Kilonova '
-            'does not compare the availability zones of servers and volumes'
-        )
+    cinder.check_zones(conf)
     adapter = session.adapter(conf, 'cinder')
     return VolumeClient(adapter) if adapter.session.auth is not None else None
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from kilonova.cmd import cli
 from kilonova.cmd.cli import Cloud, Command
+from kilonova.cmd.manage import adopt as manage_adopt
 from kilonova.cmd.manage import cells as manage_cells
 from kilonova.cmd.manage import completion
 from kilonova.cmd.manage import db as manage_db
@@ -46,6 +47,7 @@ TREE: dict[str, dict[str, Command] | Command] = {
     'periodic': manage_periodic.PERIODIC,
     'scheduler': manage_scheduler.SCHEDULER,
     'secrets': manage_secrets.SECRETS,
+    'adopt': manage_adopt.ADOPT,
     'completion': Command(print_completion),
 }
 

@@ -14,6 +14,7 @@ import pytest
 from kilonova.cmd import options
 from kilonova.cmd.daemon import parts
 from kilonova.cmd.manage import main as manage
+from kilonova.conf import known
 from kilonova.pci import request as pci_request
 from kilonova.pci.spec import DeviceSpecs
 
@@ -45,7 +46,7 @@ def confs(tmp_path: Path) -> tuple[options.cfg.ConfigOpts, options.cfg.ConfigOpt
 
 
 def test_no_option_is_read_by_nobody(confs: Any) -> None:
-    assert [options.unread(conf) for conf in confs] == [[], []]
+    assert [known.unread(conf) for conf in confs] == [[], []]
 
 
 def test_networks_and_volumes_are_there_when_their_sections_are_pasted(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_networks_and_volumes_are_there_when_their_sections_are_pasted(tmp_path:
         path = tmp_path / f'{number}.conf'
         path.write_text(whole)
         conf = options.parse(['--config-file', str(path)], 'kilonova-test')
-        assert options.unread(conf) == []
+        assert known.unread(conf) == []
         found.append([parts.networks(conf) is not None, parts.volumes(conf) is not None])
     assert found == [[False, False], [True, True], [True, False]]
     assert conf.neutron.service_metadata_proxy and conf.neutron.metadata_proxy_shared_secret == 'SECRET'

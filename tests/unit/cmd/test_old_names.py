@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kilonova.cmd import options
+from kilonova.conf import known
 from kilonova.scheduler.plugins import loading as plugins
 from kilonova.scheduler.plugins.loading import SchedulerHostFilterNotFound
 
@@ -42,7 +43,7 @@ def test_names_of_older_guides(parse, caplog):
     assert (conf.libvirt.virt_type, conf.libvirt.cpu_models) == ('qemu', ['EPYC'])
     assert (conf.notifications.default_level, conf.glance.num_retries, conf.wsgi.default_pool_size) == ('WARN', 4, 6)
     assert conf.image_cache.subdirectory_name == 'cache'
-    assert options.unread(conf) == []
+    assert known.unread(conf) == []
     # Each once a process, so one that no other test has.
     assert '"scheduler_max_attempts" from group "DEFAULT"' in caplog.text and '"max_attempts"' in caplog.text
 

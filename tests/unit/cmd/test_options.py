@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kilonova.cmd import options
+from kilonova.conf import known
 
 
 def test_bad_configuration_is_told_and_ends_the_program(write_conf):
@@ -38,7 +39,7 @@ def test_options_of_directories_count(write_conf, tmp_path):
     folder.mkdir()
     (folder / 'more.conf').write_text('[libvirt]\nvirt_typ = kvm\n')
     conf = options.parse(['--config-file', write_conf(), '--config-dir', str(folder)], 'kilonova-test')
-    assert options.unread(conf) == [('libvirt', 'virt_typ')]
+    assert known.unread(conf) == [('libvirt', 'virt_typ')]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_sections_of_enabled_mdev_types(parse):
         '[vgpu_nvidia-36]\ndevice_addresses = 0000:84:00.0\n[mdev_nvidia-37]\nmdev_class = VGPU\n'
     )
     assert (conf['mdev_nvidia-35'].max_instances, conf['mdev_nvidia-36'].device_addresses) == (2, ['0000:84:00.0'])
-    assert options.unread(conf) == [('mdev_nvidia-35', 'max_instance'), ('mdev_nvidia-37', 'mdev_class')]
+    assert known.unread(conf) == [('mdev_nvidia-35', 'max_instance'), ('mdev_nvidia-37', 'mdev_class')]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from oslo_log import log as logging
 
 from kilonova import objects
 from kilonova.clients.vendordata import Vendordata
+from kilonova.conf.libvirt import IMAGE_TYPES
 from kilonova.virt.guest_metadata import GuestFacts
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 from kilonova.virt.libvirt.storage import configdrive, disk, layers
@@ -381,7 +382,7 @@ def _format(conf: cfg.ConfigOpts) -> str:
     images_type: str = conf.libvirt.images_type
     if images_type in ('qcow2', RBD):
         return images_type
-    if images_type not in ('default', 'raw', 'flat'):
+    if images_type not in IMAGE_TYPES:
         raise DriverMisconfigured(reason=f'[libvirt]images_type {images_type} is not supported')
     return 'qcow2' if images_type == 'default' and conf.use_cow_images else 'raw'
 
