@@ -6,7 +6,7 @@ import pytest
 
 from kilonova import errors, objects
 from kilonova.states import PowerState
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cell import new_context
 
 
 def _stop(cloud, manager, server, clean=True):
@@ -58,7 +58,7 @@ def test_a_foreign_error_shows_only_its_class_to_users(cloud, manager, server):
 
 
 def test_no_start_without_all_its_devices(cloud, manager, server):
-    for row in cloud.cell.rows.values():
+    for row in cloud.cell.devices.values():
         row.update(status='available', instance_uuid=None)
     manager = cloud.host('gpu1')
     instance = cloud.cell.in_task(server.uuid, 'powering-on', 'stopped')
@@ -118,7 +118,7 @@ def test_what_keeps_the_memory(cloud, manager, server, act, fails):
 
 
 def test_no_resume_without_all_its_devices(cloud, manager, server):
-    for row in cloud.cell.rows.values():
+    for row in cloud.cell.devices.values():
         row.update(status='available', instance_uuid=None)
     manager = cloud.host('gpu1')
     instance = cloud.cell.in_task(server.uuid, 'resuming', 'suspended')
