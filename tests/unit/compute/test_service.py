@@ -736,80 +736,94 @@ def test_sync_power_states(cloud):
     assert cloud.cell.saves == []
 
 
-@pytest.mark.parametrize(
-    ('vm_state', 'power_state', 'found', 'wanted'),
-    [
-        ('active', 1, 3, ('active', 3, 3)),
-        ('active', 1, 7, ('stopped', 4, 4)),
-        ('active', 1, 6, ('stopped', 6, 6)),
-        ('paused', 3, 1, ('paused', 1, 1)),
-        ('paused', 3, 4, ('stopped', 4, 4)),
-        ('paused', 3, 6, ('stopped', 6, 6)),
-        ('paused', 3, 7, ('stopped', 4, 4)),
-        ('paused', 4, 4, ('stopped', 4, 4)),
-        ('suspended', 7, 7, ('suspended', 7, 7)),
-        ('suspended', 7, 1, ('suspended', 1, 1)),
-        ('suspended', 7, 4, ('stopped', 4, 4)),
-        ('suspended', 7, 3, ('suspended', 3, 3)),
-    ],
-)
+# What a server says (its state and power state), how its guest is found; what becomes of the three.
+FOUND = {
+    ('active', 1, 3): ('active', 3, 3),
+    ('active', 1, 7): ('stopped', 4, 4),
+    ('active', 1, 6): ('stopped', 6, 6),
+    ('paused', 3, 1): ('paused', 1, 1),
+    ('paused', 3, 4): ('stopped', 4, 4),
+    ('paused', 3, 6): ('stopped', 6, 6),
+    ('paused', 3, 7): ('stopped', 4, 4),
+    ('paused', 4, 4): ('stopped', 4, 4),
+    ('suspended', 7, 7): ('suspended', 7, 7),
+    ('suspended', 7, 1): ('suspended', 1, 1),
+    ('suspended', 7, 4): ('stopped', 4, 4),
+    ('suspended', 7, 3): ('suspended', 3, 3),
+}
+BESIDE = {
+    ('active', 1, 0): ('active', 0, 0),
+    ('active', 1, 1): ('active', 1, 1),
+    ('stopped', 4, 1): ('stopped', 4, 4),
+    ('shelved', 4, 1): ('shelved', 4, 4),
+    ('soft-delete', 4, 1): ('soft-delete', 4, 4),
+    ('stopped', 4, 3): ('stopped', 3, 3),
+    ('stopped', 1, 4): ('stopped', 4, 4),
+    ('error', 1, 4): ('error', 1, 4),
+    ('error', 4, 1): ('error', 4, 1),
+    ('building', 0, 1): ('building', 0, 1),
+    ('rescued', 1, 4): ('rescued', 4, 4),
+    ('resized', 1, 4): ('resized', 4, 4),
+    ('rescued', 1, 3): ('rescued', 3, 3),
+}
+
+
+class Servers:
+    """One of each case, all on one host; each has a GPU."""
+
+    def __init__(self, cloud, cases):
+        self.cloud, self.uuids = cloud, {}
+        self.manager = cloud.host('gpu1', [f'0000:{number:02x}:00.0' for number, _ in enumerate(cases, 16)])
+        for case in cases:
+            self.uuids[case] = uuid = cloud.boot(self.manager, 1, flavor(1, 1, 64, 1)).uuid
+            vm_state, power_state, found = case
+            cloud.cell.instances[uuid].update(vm_state=vm_state, power_state=power_state)
+            cloud.drivers['gpu1'].domains[uuid].state = found
+        cloud.cell.saves.clear()
+
+    def now(self):
+        rows, domains = self.cloud.cell.instances, self.cloud.drivers['gpu1'].domains
+        return {
+            case: (rows[uuid]['vm_state'], rows[uuid]['power_state'], domains[uuid].state)
+            for case, uuid in self.uuids.items()
+        }
+
+
 @pytest.mark.parametrize('at_boot', [False, True])
-def test_servers_whose_guests_somebody_paused_or_suspended(
-    cloud, caplog, vm_state, power_state, found, wanted, at_boot
-):
+def test_servers_whose_guests_somebody_paused_or_suspended(cloud, caplog, at_boot):
     """Paused, suspended and crashed guests are compared at the host's start and by the periodic task. A pause by
     somebody else is shown, a guest whose memory is gone is off, and a suspended guest keeps its memory."""
-    manager = cloud.host('gpu1', GPUS)
-    server = cloud.boot(manager)
-    domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
-    row.update(vm_state=vm_state, power_state=power_state)
-    domain.state = found
+    servers = Servers(cloud, FOUND)
     if at_boot:
-        manager.guests.boot()
-    manager.guests.sync()
-    assert (row['vm_state'], row['power_state'], domain.state) == wanted
-    assert (f'is {vm_state} and its guest' in caplog.text) == (
-        (vm_state, found) in {('active', 3), ('active', 7), ('paused', 1), ('paused', 7), ('suspended', 1)}
-    )
-    assert len(cloud.cell.held(server.uuid)) == 1
+        servers.manager.guests.boot()
+    servers.manager.guests.sync()
+    assert servers.now() == FOUND
+    warned = {
+        (case[0], case[2])
+        for case, uuid in servers.uuids.items()
+        for record in caplog.records
+        if f'is {case[0]} and its guest' in record.getMessage() and record.instance_uuid == uuid
+    }
+    assert warned == {('active', 3), ('active', 7), ('paused', 1), ('paused', 7), ('suspended', 1)}
+    assert {len(cloud.cell.held(uuid)) for uuid in servers.uuids.values()} == {1}
     cloud.cell.saves.clear()
-    manager.guests.sync()
+    servers.manager.guests.sync()
     assert cloud.cell.saves == []
 
 
-@pytest.mark.parametrize(
-    ('vm_state', 'power_state', 'found', 'wanted'),
-    [
-        ('active', 1, 0, ('active', 0, 0)),
-        ('active', 1, 1, ('active', 1, 1)),
-        ('stopped', 4, 1, ('stopped', 4, 4)),
-        ('shelved', 4, 1, ('shelved', 4, 4)),
-        ('soft-delete', 4, 1, ('soft-delete', 4, 4)),
-        ('stopped', 4, 3, ('stopped', 3, 3)),
-        ('stopped', 1, 4, ('stopped', 4, 4)),
-        ('error', 1, 4, ('error', 1, 4)),
-        ('error', 4, 1, ('error', 4, 1)),
-        ('building', 0, 1, ('building', 0, 1)),
-        ('rescued', 1, 4, ('rescued', 4, 4)),
-        ('resized', 1, 4, ('resized', 4, 4)),
-        ('rescued', 1, 3, ('rescued', 3, 3)),
-    ],
-)
 @pytest.mark.parametrize('look', ['at boot', 'at one', 'now and then'])
-def test_guests_beside_what_their_servers_say(cloud, manager, server, look, vm_state, power_state, found, wanted):
+def test_guests_beside_what_their_servers_say(cloud, look):
     """A guest that should be off is stopped, a server without its guest is off, and states that are not compared
     stay."""
-    domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
-    row.update(vm_state=vm_state, power_state=power_state)
-    domain.state = found
+    servers = Servers(cloud, BESIDE)
     if look == 'at boot':
-        manager.guests.boot()
+        servers.manager.guests.boot()
     if look == 'at one':
-        assert manager.guests.sync_one(server.uuid) is True
+        assert {servers.manager.guests.sync_one(uuid) for uuid in servers.uuids.values()} == {True}
     else:
-        manager.guests.sync()
-    assert (row['vm_state'], row['power_state'], domain.state) == wanted
-    assert all(save['expect']['host'] == 'gpu1' for save in cloud.cell.saves)
+        servers.manager.guests.sync()
+    assert servers.now() == BESIDE
+    assert {save['expect']['host'] for save in cloud.cell.saves} == {'gpu1'}
 
 
 def test_a_server_that_is_not_at_rest_or_elsewhere_is_not_compared(cloud, manager, server):
