@@ -141,6 +141,15 @@ class QueryMethod:
             raise as_known(error) from error
 
 
+@functools.cache
+def _signature_of(method: str, act: Callable[..., object]) -> inspect.Signature:
+    """Return the signature of an RPC method that the marked function ``act`` implements."""
+    _, *taken = inspect.signature(act).parameters.values()
+    names = ['ctxt', 'instance', 'key'] if 'instance' in Compute.arguments(method) else ['ctxt', 'key']
+    *first, key = (inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names)
+    return inspect.Signature([*first, *taken, key])
+
+
 class Order:
     """An RPC method that is a step of an operation. It runs once per operation key (operation, step and attempt)."""
 
@@ -148,10 +157,7 @@ class Order:
         self, method: str, act: Callable[..., object], behaviour: Behaviour, host: ComputeHost, keys: TaskRegistry
     ) -> None:
         self._method, self._act, self._behaviour, self._host, self._keys = method, act, behaviour, host, keys
-        _, *taken = inspect.signature(act).parameters.values()
-        names = ['ctxt', 'instance', 'key'] if 'instance' in Compute.arguments(method) else ['ctxt', 'key']
-        *first, key = (inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names)
-        self.__signature__ = inspect.Signature([*first, *taken, key])
+        self.__signature__ = _signature_of(method, act)
 
     def __call__(self, ctxt: RequestContext, *, key: str, **given: Any) -> object:
         """Run the step and return its result. If a call with the same operation key runs already, wait for its result.

@@ -350,6 +350,8 @@ class DirectTransport:
     ) -> Any:
         """Deliver one message. A call runs in the caller's thread, a cast in a thread of its own.
 
+        Objects in the reply have the caller's context, as objects that arrive over RabbitMQ.
+
         Raises Unanswered if no server listens, and the errors that the method raises.
         """
         wire = jsonutils.dumps(
@@ -357,7 +359,8 @@ class DirectTransport:
         )
 
         def deliver() -> Any:
-            return self._deliver(topic, namespace, server, version, method, wire)
+            reply = self._deliver(topic, namespace, server, version, method, wire)
+            return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
 
         def run() -> Any:
             return self.on_message(kind, topic, server, method, args, deliver) if self.on_message else deliver()
@@ -378,7 +381,8 @@ class DirectTransport:
 
     def _deliver(
         self, topic: str, namespace: str | None, server: str | None, version: str, method: str, wire: str
-    ) -> Any:
+    ) -> str:
+        """Let a server answer the message, and return its answer as JSON text."""
         servers = self._servers.get(topic, {})
         name = server or next(iter(servers), None)
         if name not in servers:
@@ -393,8 +397,8 @@ class DirectTransport:
             result = handle(ctxt, **kwargs)
         except KilonovaError as error:
             raise self._as_remote(error) from error
-        reply = jsonutils.dumps(self._entities.serialize_entity(ctxt, result))
-        return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
+        reply: str = jsonutils.dumps(self._entities.serialize_entity(ctxt, result))
+        return reply
 
     @staticmethod
     def handler(

@@ -28,7 +28,7 @@ def restored(cloud: Cloud) -> Instance:
     """A deleted server whose guest somebody brought back, with its disks."""
     server = cloud.boot(cloud.flavor(gpus=1))
     host = cloud.computes['gpu1'].host
-    instance = records.instance(cloud._compute_context('gpu1'), server)
+    instance = records.instance(cloud.compute_context('gpu1'), server)
     assert instance is not None
     cloud.request('DELETE', f'/servers/{server}')
     cloud.settle()
@@ -85,7 +85,7 @@ def test_only_guests_of_deleted_servers_are_touched(cloud: Cloud) -> None:
     gone, manager = restored(cloud), cloud.computes['gpu1']
     deleted_for(cloud, gone.uuid, 61)
     lives = cloud.boot(cloud.flavor())
-    known = records.instance(cloud._compute_context('gpu1'), lives)
+    known = records.instance(cloud.compute_context('gpu1'), lives)
     assert known is not None
     known.uuid, known.id = UNKNOWN, 999
     manager.host.driver.guests.spawn(known, {'id': known.image_ref, 'disk_format': 'raw'})

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from oslo_serialization import jsonutils
 
 from kilonova import sealing
 from kilonova.errors import Unanswered
@@ -160,7 +159,7 @@ def watch(make_cloud: Callable[..., Cloud], monkeypatch: pytest.MonkeyPatch) -> 
         except Exception as error:
             wires.append(f'{method} refused: {error}')
             raise
-        wires.append(f'{method} answered: {jsonutils.dumps(self._entities.serialize_entity(None, reply))}')
+        wires.append(f'{method} answered: {reply}')
         return reply
 
     monkeypatch.setattr(DirectTransport, '_deliver', delivered)

@@ -32,7 +32,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.compute.manager import ComputeManager
-from kilonova.objects import Flavor, InstancePCIRequest, InstancePCIRequests, base
+from kilonova.objects import Flavor, InstancePCIRequest, InstancePCIRequests
 from kilonova.pci.ports import request_of
 from kilonova.states import PowerState
 from kilonova.virt.hardware import constraints, numa
@@ -50,7 +50,8 @@ from tests.integration.beside import Beside
 from tests.integration.libvirtd import Libvirtd
 from tests.integration.pretended import Pretended
 from tests.integration.site import Site
-from tests.unit.compute.cloud import Cloud, build_order, flavor, new_conf, new_context
+from tests.unit.compute.cell import flavor, new_context
+from tests.unit.compute.cloud import Cloud, build_order, new_conf
 from tests.unit.virt.builders import (
     KEY,
     Listener,
@@ -1125,7 +1126,6 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
     """A compute waits for libvirtd, records that its guest died, and is disabled while libvirtd is away."""
     cloud = Cloud()
     cloud.drivers['gpu1'] = made = daemon.driver('compute')
-    base.set_indirection(cloud.cell)
     daemon.stop()
     try:
         starting = threading.Thread(target=cloud.host, args=('gpu1',), kwargs={'shutdown_timeout': 0})
@@ -1147,15 +1147,16 @@ def test_a_compute_and_its_libvirtd(daemon: Libvirtd, caplog: pytest.LogCaptureF
         until(lambda: row['vm_state'] == 'stopped')
         # Its libvirtd does, too.
         daemon.kill()
-        until(lambda: (service.disabled, service.disabled_reason) == (True, 'AUTO: Connection to libvirt lost: 1'))
+        until(
+            lambda: (service['disabled'], service['disabled_reason']) == (True, 'AUTO: Connection to libvirt lost: 1')
+        )
         manager.heartbeat.beat()
         assert not manager.heartbeat.lost
         daemon.start()
-        until(lambda: (service.disabled, service.disabled_reason) == (False, None))
+        until(lambda: (service['disabled'], service['disabled_reason']) == (False, None))
         made.guests.destroy(server)
     finally:
         cloud.stop()
-        base.set_indirection(None)
         if daemon.process is None or daemon.process.poll() is not None:
             daemon.start()
 
@@ -1192,11 +1193,15 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
     )
     conf.set_override('enabled_mdev_types', ['nvidia-1145'], group='devices')
     hypervisor, cloud = libvirtd.driver('gpus', pci={'device_spec': conf.pci.device_spec}), Cloud()
-    base.set_indirection(cloud.cell)
     try:
         # 1. Found: cards, a PF, its VFs, and where they are.
         manager = cloud.managers['gpus'] = ComputeManager(
-            conf, driver=hypervisor, conductor=cloud.cell, placement=None, pauses=(0.0,)
+            conf,
+            driver=hypervisor,
+            conductor=cloud.cell,
+            placement=None,
+            ctxt=cloud.cell.context,
+            pauses=(0.0,),
         )
         manager.start()
         found = {row['address']: row for row in hypervisor.host.get_available_resource()['pci_passthrough_devices']}
@@ -1217,7 +1222,7 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         assert {(found[one]['parent_addr'], found[one]['mdev_type']) for one in VGPUS} == {(DIVIDED, 'nvidia-1145')}
         assert {found[address]['parent_addr'] for address in VFS} == {CARDS[3]}
         # 2. Matched: one card is nobody's.
-        rows = cloud.cell.rows
+        rows = cloud.cell.devices
         assert {row['address'] for row in rows.values()} == {*CARDS, *VFS, *VGPUS} - {CARDS[2]}
 
         def statuses() -> dict[str, str]:
@@ -1226,7 +1231,7 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         def build(key: str, *wanted: tuple[str, int]) -> str:
             """A server with so many devices of a kind."""
             server = cloud.cell.new_instance(0, flavor(vcpus=1, memory_mb=64, root_gb=1), image_ref='image-1')
-            cloud.cell.instances[server.uuid]['extra']['pci_requests'] = InstancePCIRequests(
+            cloud.cell.extras[server.uuid]['pci_requests'] = InstancePCIRequests(
                 instance_uuid=server.uuid,
                 requests=[
                     InstancePCIRequest(
@@ -1283,7 +1288,6 @@ def test_h100s_from_discovery_to_a_guest_and_back(h100s: tuple[Pretended, Libvir
         assert machine.driver_of(function) is None
     finally:
         cloud.stop()
-        base.set_indirection(None)
 
 
 # -- the whole cloud ---------------------------------------------------------------------------------------------------

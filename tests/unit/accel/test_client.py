@@ -12,7 +12,6 @@ from keystoneauth1 import noauth as ks_noauth
 from keystoneauth1 import session as ks_session
 from keystoneauth1.identity import access as access_plugin
 
-from kilonova import errors
 from kilonova.accel import request
 from kilonova.accel.client import (
     AcceleratorClient,
@@ -151,16 +150,3 @@ def test_a_cloud_without_the_service():
         with pytest.raises(NoAccelerators):
             client.profile('fpga')
         assert AcceleratorAudit(client).read() is None, 'an audit does not ask a service that is not there'
-
-
-def test_silence(cyborg):
-    def broken(method, path):
-        raise cyborg.broken()
-
-    cyborg.before = broken
-    with pytest.raises(errors.Unanswered, match='The accelerator service does not answer'):
-        cyborg.client.create('fpga')
-    assert len(cyborg.asked) == 1
-    with pytest.raises(errors.Unanswered):
-        cyborg.client.of_instance(SERVER)
-    assert len(cyborg.asked) == 4

@@ -357,19 +357,6 @@ def test_a_refusal_that_is_not_neutron_s(neutron, monkeypatch, body):
         neutron.client.networks(None, ['x'])
 
 
-def test_silence(neutron, private):
-    def broken(method, path):
-        raise neutron.broken()
-
-    neutron.before = broken
-    with pytest.raises(errors.Unanswered, match='The network service does not answer'):
-        create(neutron, private)
-    assert len(neutron.asked) == 1
-    with pytest.raises(errors.Unanswered):
-        neutron.client.ports(device_id=SERVER)
-    assert len(neutron.asked) == 4
-
-
 def test_an_answer_that_is_lost(neutron, private):
     """The port is there: it is found by its server."""
 

@@ -367,19 +367,6 @@ def test_a_500_of_a_proxy_is_no_answer(cinder, monkeypatch, volume):
         cinder.client.create_attachment(volume, SERVER, CONNECTOR)
 
 
-def test_silence(cinder, volume):
-    def broken(method, path):
-        raise cinder.broken()
-
-    cinder.before = broken
-    with pytest.raises(errors.Unanswered, match='The volume service does not answer'):
-        cinder.client.create_attachment(volume, SERVER, CONNECTOR)
-    assert len(cinder.asked) == 1
-    with pytest.raises(errors.Unanswered):
-        cinder.client.attachments(SERVER)
-    assert len(cinder.asked) == 4
-
-
 def test_an_answer_that_is_lost(cinder, volume):
     """The attachment is there: it is found by its server."""
 

@@ -6,17 +6,14 @@ import pytest
 
 from kilonova import objects
 from kilonova.compute.manager import ComputeManager
-from kilonova.objects import base
 from tests.unit.compute.cloud import GPUS, Cloud
 
 
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
     made = Cloud()
-    base.set_indirection(made.cell)
     yield made
     made.stop()
-    base.set_indirection(None)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 from kilonova import errors
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import HypervisorUnavailable
-from tests.unit.compute.cloud import GPUS, build, flavor, new_context, requests
+from tests.unit.compute.cell import flavor, new_context, requests
+from tests.unit.compute.cloud import GPUS, build
 
 
 def test_two_calls_upward_and_the_end_state(cloud, caplog):
@@ -119,9 +120,9 @@ def test_claim_conflict_reads_the_devices_again(cloud):
     """After a conflict in the claim the host refuses the build and reads its devices again. The next build takes a
     device that is free."""
     manager = cloud.host('gpu1', GPUS)
-    cloud.cell.conflict_once = True
+    cloud.cell.errors['claim_instance'] = errors.ClaimConflict(devices='x')
     # Somebody else took the first device behind our back.
-    cloud.cell.rows[1].update(status='allocated', instance_uuid='somebody', request_id='r')
+    cloud.cell.devices[1].update(status='allocated', instance_uuid='somebody', request_id='r')
     with pytest.raises(errors.HostRejected, match='Claim pci failed'):
         build(manager, cloud.cell.new_instance(1))
     assert manager.host.tracker.used.vcpus == 0
@@ -378,7 +379,7 @@ def test_undo_build_is_idempotent_and_safe_if_nothing_ran(cloud):
     instance = cloud.cell.new_instance(1)
     for key in ('o/3.build/1', 'o/3.build/1', 'o/3.build/2'):
         assert manager.endpoint.undo_build(new_context(), instance=instance, key=key) == {}
-    assert all(row['status'] == 'available' for row in cloud.cell.rows.values())
+    assert all(row['status'] == 'available' for row in cloud.cell.devices.values())
 
 
 def test_undo_after_a_crash_in_the_middle(cloud):
@@ -396,13 +397,14 @@ def test_undo_after_a_crash_in_the_middle(cloud):
 
 
 def test_what_an_unanswered_claim_wrote_is_given_back_by_the_undo(cloud, monkeypatch):
-    """Its answer was lost, and when the host asks again the operation is over: the rows say what it took."""
+    """Its answer was lost, and when the host asks again the operation is over: the rows say what it took. The release
+    that the operation left behind gives it back."""
     manager = cloud.host('gpu1', GPUS)
     instance, claim = cloud.cell.new_instance(1), cloud.cell.claim_instance
 
     def once(ctxt, *, claim: dict) -> dict:
         claimed(ctxt, claim=claim)
-        cloud.cell.ended.add(claim.key)
+        cloud.cell.end('o')
         monkeypatch.setattr(cloud.cell, 'claim_instance', claimed)
         raise errors.Unanswered(who='conductor', reason='the reply was lost')
 
@@ -411,5 +413,5 @@ def test_what_an_unanswered_claim_wrote_is_given_back_by_the_undo(cloud, monkeyp
     with pytest.raises(errors.KeyGone):
         build(manager, instance)
     assert list(cloud.cell.held(instance.uuid).values()) == ['claimed']
-    manager.endpoint.undo_build(new_context(), instance=instance, key='o/3.build/1')
+    manager.endpoint.undo_build(new_context(), instance=instance, key='r/3.build/1')
     assert cloud.cell.held(instance.uuid) == {}

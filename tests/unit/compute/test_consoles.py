@@ -7,7 +7,7 @@ import pytest
 from kilonova import errors
 from kilonova.states import PowerState
 from kilonova.virt.parts.guests import ConsoleAddress
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cell import new_context
 
 
 def offer(manager, server, protocol, console_type):

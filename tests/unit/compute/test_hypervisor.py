@@ -15,7 +15,8 @@ from kilonova.compute.keys import RunningTask
 from kilonova.compute.operation import HostTask
 from kilonova.states import PowerState
 from kilonova.virt.parts.host import HypervisorUnavailable
-from tests.unit.compute.cloud import GPUS, Cloud, new_context
+from tests.unit.compute.cell import new_context
+from tests.unit.compute.cloud import GPUS, Cloud
 from tests.unit.compute.test_service import Placement
 
 LOST = 'Connection to libvirt lost: 1'
@@ -143,7 +144,7 @@ def test_a_guest_that_waits_for_its_operation_holds_up_no_other(
 ) -> None:
     monkeypatch.setattr(hypervisor, 'BUSY_LOOKS', (600.0,))
     one, two = (cloud.boot(manager, 0).uuid for _ in range(2))
-    cloud.cell.busy.add(one)
+    cloud.cell.occupy(one)
     by_itself(cloud, one, PowerState.CRASHED)
     until(lambda: manager.hypervisor._looks.get(one) and manager.hypervisor._looks[one].tries == 1)
     by_itself(cloud, two, PowerState.CRASHED)
@@ -196,14 +197,14 @@ def test_a_server_in_error_stays_as_it_is(cloud: Cloud, manager: Any) -> None:
 def test_a_server_that_something_works_on_is_left_alone_until_it_is_over(cloud: Cloud, manager: Any, why: str) -> None:
     row = cloud.cell.instances[cloud.boot(manager).uuid]
     if why == 'an operation':
-        cloud.cell.busy.add(row['uuid'])
+        cloud.cell.occupy(row['uuid'])
     else:
         row['task_state'] = 'resize_prep'
     cloud.cell.object_calls.clear()
     by_itself(cloud, row['uuid'], PowerState.SHUTDOWN)
     until(lambda: len(cloud.cell.object_calls) > 4)
     assert row['vm_state'] == 'active'
-    cloud.cell.busy.clear()
+    cloud.cell.leave()
     row['task_state'] = None
     until(lambda: row['vm_state'] == 'stopped')
 
@@ -243,7 +244,7 @@ def service(cloud: Cloud) -> Any:
 
 
 def shown(service: Any) -> tuple[bool, str | None]:
-    return service.disabled, service.disabled_reason
+    return service['disabled'], service['disabled_reason']
 
 
 def test_a_host_without_hypervisor_is_disabled_until_it_is_back(cloud: Cloud, service: Any) -> None:
@@ -266,8 +267,7 @@ def test_what_an_administrator_disabled_stays_disabled(
     if when == 'meanwhile':
         manager.hypervisor.hypervisor_lost(LOST)
         idle(manager)
-    service.disabled, service.disabled_reason = True, reason
-    service.obj_reset_changes()
+    service.update(disabled=True, disabled_reason=reason)
     manager.endpoint.set_host_enabled(new_context(), enabled=False)
     if when == 'before':
         manager.hypervisor.hypervisor_lost(LOST)
@@ -282,8 +282,7 @@ def test_enabling_a_host_without_hypervisor_does_not_last(cloud: Cloud, service:
     manager = cloud.managers['gpu1']
     manager.hypervisor.hypervisor_lost(LOST)
     idle(manager)
-    service.disabled, service.disabled_reason = False, None
-    service.obj_reset_changes()
+    service.update(disabled=False, disabled_reason=None)
     manager.endpoint.set_host_enabled(new_context(), enabled=True)
     idle(manager)
     assert shown(service) == (True, AUTO) and list(cloud.placement.disabled.values()) == [True]
@@ -297,11 +296,9 @@ def test_it_is_told_when_the_conductor_is_there_again(cloud: Cloud, service: Any
 
 
 def test_a_host_that_an_earlier_process_disabled_is_enabled(cloud: Cloud, service: Any) -> None:
-    service.disabled, service.disabled_reason = True, AUTO
-    service.obj_reset_changes()
+    service.update(disabled=True, disabled_reason=AUTO)
     cloud.host('gpu1')
     until(lambda: shown(service) == (False, None))
-    assert 'disabled' not in service.obj_what_changed()
 
 
 def test_guests_that_changed_unheard_are_looked_at_when_it_is_back(cloud: Cloud, manager: Any) -> None:

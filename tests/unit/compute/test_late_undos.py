@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kilonova import errors
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cell import new_context
 from tests.unit.virt.builders import VOLUME, VOLUME2, new_vif
 
 FILES = {'volume_id': VOLUME, 'name': 'a', 'format': 'raw', 'new': 'b'}

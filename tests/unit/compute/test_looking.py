@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from kilonova import errors, objects
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cell import new_context
 
 STRANGER = '11111111-2222-3333-4444-555555555555'
 

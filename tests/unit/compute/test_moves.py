@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from kilonova import errors, objects
-from tests.unit.compute.cloud import flavor, new_context, request_spec
+from tests.unit.compute.cell import flavor, new_context
+from tests.unit.compute.cloud import request_spec
 
 GPUS = ['0000:08:00.0', '0000:88:00.0', '0000:90:00.0']
 OTHER_GPUS = ['0000:a8:00.0', '0000:b8:00.0']
@@ -24,8 +25,7 @@ class Resize:
         self.to = to
         self.spec = request_spec(server, to, gpus)
         self.cell.instances[self.uuid]['task_state'] = 'resize_prep'
-        self.migration = self.cell.new_migration(self.uuid, source, kind=kind)
-        self.migration.new_instance_type_id = to.id
+        self.moved = self.cell.new_migration(self.uuid, source, kind=kind, new_instance_type_id=to.id).uuid
         self.cell.saves.clear()
         self.attempt = 1
         self.disk = self.disk_info = None
@@ -38,6 +38,10 @@ class Resize:
     @property
     def instance(self):
         return self.cell.instance(self.uuid)
+
+    @property
+    def migration(self):
+        return self.cell.migration(self.moved)
 
     def key(self, step):
         return f'm{self.migration.id}/{step}/{self.attempt}'
@@ -85,9 +89,9 @@ class Resize:
 
     def mark_resized(self):
         row = self.cell.instances[self.uuid]
-        row['system_metadata']['old_vm_state'] = row['vm_state']
+        self.cell.set_system_metadata(self.uuid, old_vm_state=row['vm_state'])
         row.update(vm_state='resized', task_state=None)
-        self.migration.status = 'finished'
+        self.cell.migrations[self.moved].update(status='finished')
 
     def all(self):
         self.prep()
@@ -105,11 +109,12 @@ class Resize:
 
     def mark_confirmed(self):
         row = self.cell.instances[self.uuid]
-        stored = json.loads(row['extra']['flavor'])
-        row['extra'].update(flavor=json.dumps({**stored, 'old': None, 'new': None}), migration_context=None)
+        extra = self.cell.extras[self.uuid]
+        stored = json.loads(extra['flavor'])
+        extra.update(flavor=json.dumps({**stored, 'old': None, 'new': None}), migration_context=None)
         row.update(vm_state='active', task_state=None)
-        row['system_metadata'].pop('old_vm_state')
-        self.migration.status = 'confirmed'
+        self.cell.set_system_metadata(self.uuid, old_vm_state=None)
+        self.cell.migrations[self.moved].update(status='confirmed')
 
     def revert_dest(self):
         self.cell.instances[self.uuid]['task_state'] = 'resize_reverting'
@@ -145,9 +150,10 @@ class Resize:
             32768,
             1,
         )
-        stored = json.loads(row['extra']['flavor'])
+        extra = self.cell.extras[self.uuid]
+        stored = json.loads(extra['flavor'])
         assert stored['cur']['nova_object.data']['id'] == 1 and stored['old'] is None
-        assert sum(request['count'] for request in json.loads(row['extra']['pci_requests'])) == len(addresses)
+        assert sum(request['count'] for request in json.loads(extra['pci_requests'])) == len(addresses)
         assert self.cell.held(self.uuid) == dict.fromkeys(addresses, 'allocated')
         domain = driver.domains[self.uuid]
         assert (domain.vcpus, domain.hostdevs) == (8, list(addresses))
@@ -254,14 +260,14 @@ def test_restart_between_all_steps(request, where, end):
     resize = request.getfixturevalue(where)
     steps = [resize.prep, resize.move, resize.finish, resize.mark_resized]
     steps += [resize.confirm] if end == 'confirm' else [resize.revert_dest, resize.revert_source]
-    resize.cell.busy.add(resize.uuid)
+    resize.cell.occupy(resize.uuid)
     for step in steps:
         getattr(resize, step.__name__)()
         resize.restart('source')
         resize.restart('dest')
     if end == 'confirm':
         resize.mark_confirmed()
-    resize.cell.busy.clear()
+    resize.cell.leave()
     for manager in (resize.source, resize.dest):
         manager.guests.look_again()
     if end == 'revert':
@@ -423,7 +429,7 @@ def test_source_undo_takes_back_what_a_dead_destination_wrote(two):
     two.undo('resize_instance')
     row = two.cell.instances[two.uuid]
     assert (row['host'], row['vcpus'], row['instance_type_id']) == ('gpu1', 8, 1)
-    assert json.loads(row['extra']['flavor'])['old'] is None
+    assert json.loads(two.cell.extras[two.uuid]['flavor'])['old'] is None
     assert two.cloud.drivers['gpu1'].domains[two.uuid].hostdevs == ['0000:08:00.0']
 
 
@@ -431,7 +437,7 @@ def test_a_late_undo_leaves_a_newer_move_alone(two):
     two.prep()
     two.undo('prep_resize')
     late = two.migration
-    two.migration.status = 'error'
+    two.cell.migrations[two.moved].update(status='error')
     again = Resize(two.cloud, two.instance, two.source, two.dest)
     again.all()
     dest = two.dest.endpoint

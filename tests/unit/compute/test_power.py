@@ -6,7 +6,7 @@ import pytest
 
 from kilonova import errors, objects
 from kilonova.states import PowerState
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cell import new_context
 
 
 def _stop(cloud, manager, server, clean=True):
@@ -57,14 +57,17 @@ def test_a_foreign_error_shows_only_its_class_to_users(cloud, manager, server):
     assert '/secret/path' in save['event']['traceback']
 
 
-def test_no_start_without_all_its_devices(cloud, manager, server):
-    for row in cloud.cell.rows.values():
+@pytest.mark.parametrize(
+    ('act', 'task', 'vm'), [('start', 'powering-on', 'stopped'), ('resume', 'resuming', 'suspended')]
+)
+def test_no_guest_without_all_its_devices(cloud, manager, server, act, task, vm):
+    for row in cloud.cell.devices.values():
         row.update(status='available', instance_uuid=None)
     manager = cloud.host('gpu1')
-    instance = cloud.cell.in_task(server.uuid, 'powering-on', 'stopped')
-    result = manager.endpoint.start_instance(new_context(), instance=instance, key='t/0.s/1')
+    instance = cloud.cell.in_task(server.uuid, task, vm)
+    result = getattr(manager.endpoint, f'{act}_instance')(new_context(), instance=instance, key='t/0.s/1')
     assert 'asks for 1 PCI devices and holds 0' in result['error']
-    assert cloud.cell.saves[-1]['transition'] == 'start.failed'
+    assert cloud.cell.saves[-1]['transition'] == f'{act}.failed'
 
 
 def test_terminate_is_tried_again_under_its_key(cloud, manager, server):
@@ -115,16 +118,6 @@ def test_what_keeps_the_memory(cloud, manager, server, act, fails):
     assert (row['vm_state'], row['task_state']) == (before if fails else after, None)
     assert row['power_state'] == ((guest or PowerState.RUNNING) if fails else power_state)
     assert len(cloud.cell.held(server.uuid)) == 1
-
-
-def test_no_resume_without_all_its_devices(cloud, manager, server):
-    for row in cloud.cell.rows.values():
-        row.update(status='available', instance_uuid=None)
-    manager = cloud.host('gpu1')
-    instance = cloud.cell.in_task(server.uuid, 'resuming', 'suspended')
-    result = manager.endpoint.resume_instance(new_context(), instance=instance, key='t/0.s/1')
-    assert 'asks for 1 PCI devices and holds 0' in result['error']
-    assert cloud.cell.saves[-1]['transition'] == 'resume.failed'
 
 
 def test_a_crash_dump_is_an_event_of_its_own_name(cloud, manager, server):

@@ -11,7 +11,8 @@ import pytest
 from kilonova import errors, sealing
 from kilonova.conf import secrets
 from kilonova.sealing import SealingKeys, ServerSecrets
-from tests.unit.compute.cloud import build_order, new_context
+from tests.unit.compute.cell import new_context
+from tests.unit.compute.cloud import build_order
 
 FILES = [('/etc/motd', base64.b64encode(b'hello').decode())]
 

@@ -29,7 +29,8 @@ from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 from kilonova.rpc.versions import SERVICE_VERSION
 from kilonova.virt.parts.host import HypervisorUnavailable
-from tests.unit.compute.cloud import GPUS, build, flavor, gpu, new_conf, new_context, requests
+from tests.unit.compute.cell import flavor, new_context, requests
+from tests.unit.compute.cloud import GPUS, build, gpu, new_conf
 from tests.unit.compute.test_moves import Resize
 
 
@@ -125,12 +126,12 @@ def test_start_makes_the_records(cloud, caplog):
     with caplog.at_level(logging.INFO):
         manager = cloud.host('gpu1', GPUS)
     service, node = cloud.cell.services['gpu1'], manager.node.record
-    assert (service.binary, service.topic, service.report_count) == ('nova-compute', 'compute', 1)
+    assert (service['binary'], service['topic'], service['report_count']) == ('nova-compute', 'compute', 1)
     assert (node.host, node.hypervisor_hostname, node.vcpus, node.memory_mb) == ('gpu1', 'gpu1', 64, 262144)
     assert (node.cpu_allocation_ratio, str(node.host_ip), node.service_id) == (4.0, '192.0.2.1', 1)
-    assert [row['address'] for row in cloud.cell.rows.values()] == GPUS
+    assert [row['address'] for row in cloud.cell.devices.values()] == GPUS
     assert 'Compute node record created for gpu1:gpu1 with uuid' in caplog.text
-    assert node.usage['free_ram_mb'] == 262144
+    assert cloud.cell.nodes[node.uuid]['free_ram_mb'] == 262144
     before = len(cloud.cell.object_calls)
     cloud.host('gpu1')
     calls = cloud.cell.object_calls[before:]
@@ -160,7 +161,7 @@ def test_start_waits_for_a_conductor(cloud, caplog):
 
 def test_another_hosts_identity_is_refused(cloud):
     manager = cloud.host('gpu1')
-    manager.node.record.host = 'other'
+    cloud.cell.nodes[manager.node.record.uuid].update(host='other')
     del cloud.cell.services['gpu1']
     with pytest.raises(InvalidNodeConfiguration, match='is gpu1 of host other; this is gpu1 of host gpu1'):
         cloud.host('gpu1')
@@ -183,7 +184,7 @@ def test_devices_come_and_go(cloud):
     manager = cloud.host('gpu1', GPUS)
     cloud.drivers['gpu1'].pci_devices = [gpu(GPUS[1]), gpu('0000:90:00.0')]
     manager.node.update()
-    assert [row['address'] for row in cloud.cell.rows.values()] == [GPUS[1], '0000:90:00.0']
+    assert [row['address'] for row in cloud.cell.devices.values()] == [GPUS[1], '0000:90:00.0']
     assert manager.host.tracker.host_devices.pools.free == 2
 
 
@@ -212,7 +213,9 @@ def test_a_look_tells_database_and_placement_what_the_host_has_now(cloud):
     manager.node.update()
     now = [GPUS[1], '0000:90:00.0']
     assert 'memory_mb' in cloud.cell.changes['ComputeNode.save'] and manager.node.record.memory_mb == 1024
-    assert [(row['address'], row['status']) for row in cloud.cell.rows.values()] == [(one, 'available') for one in now]
+    assert [(row['address'], row['status']) for row in cloud.cell.devices.values()] == [
+        (one, 'available') for one in now
+    ]
     (save,) = cloud.cell.saves
     pools = [pool['nova_object.data'] for pool in json.loads(save['usage']['pci_stats'])['nova_object.data']['objects']]
     assert sorted(pool['tags']['rp_uuid'] for pool in pools) == [f'rp-{one}' for one in now]
@@ -232,7 +235,7 @@ def test_devices_have_their_rows_before_placement_is_told_of_them(cloud):
     cloud.placement.silent = 1
     with pytest.raises(errors.Unanswered):
         manager.node.update()
-    assert [row['address'] for row in cloud.cell.rows.values()] == now
+    assert [row['address'] for row in cloud.cell.devices.values()] == now
     assert manager.host.tracker.host_devices.pools.free == 2
 
 
@@ -247,7 +250,7 @@ def test_rows_are_read_again_when_nobody_knows_whether_they_were_written(cloud):
         cloud.boot(manager, 3)
     assert cloud.cell.object_calls[0] == 'PciDeviceList.get_by_compute_node'
     manager.node.update()
-    assert [row['address'] for row in cloud.cell.rows.values()] == [GPUS[1], '0000:90:00.0']
+    assert [row['address'] for row in cloud.cell.devices.values()] == [GPUS[1], '0000:90:00.0']
 
 
 def test_providers_are_written_to_the_devices(cloud):
@@ -260,11 +263,13 @@ def test_providers_are_written_to_the_devices(cloud):
     assert nodename == 'gpu1' and inventory['VCPU']['allocation_ratio'] == 7.0 and 'COMPUTE_NODE' in traits
     assert view['gpu1_0000:08:00.0']['resource_class'] == 'CUSTOM_PCI_10DE_13F1'
     assert view['gpu1_0000:08:00.0']['total'] == 1
-    assert [row['extra_info'].get('rp_uuid') for row in cloud.cell.rows.values()] == [f'rp-{a}' for a in GPUS]
-    pools = json.loads(manager.node.record.usage['pci_stats'])['nova_object.data']['objects']
+    assert [json.loads(row['extra_info']).get('rp_uuid') for row in cloud.cell.devices.values()] == [
+        f'rp-{a}' for a in GPUS
+    ]
+    pools = json.loads(cloud.cell.nodes[manager.node.record.uuid]['pci_stats'])['nova_object.data']['objects']
     assert {pool['nova_object.data']['tags']['rp_uuid'] for pool in pools} == {f'rp-{a}' for a in GPUS}
     assert cloud.placement.disabled == {manager.node.record.uuid: False}
-    manager.node.service.disabled = True
+    cloud.cell.services['gpu1']['disabled'] = True
     manager.endpoint.set_host_enabled(new_context(), enabled=False)
     assert cloud.placement.disabled == {manager.node.record.uuid: True}
 
@@ -315,14 +320,14 @@ def test_servers_with_anything_under_way_are_left_for_later(cloud, unreported, u
     manager, placement = cloud.managers['gpu1'], cloud.placement
     row = cloud.cell.instances[unreported]
     if under_way == 'an operation':
-        cloud.cell.busy.add(unreported)
+        cloud.cell.occupy(unreported)
     elif under_way == 'a task':
         row['task_state'] = 'resize_prep'
     else:
         row['host'] = 'gpu2'
     manager.node.update()
     assert placement.read == [] and placement.claimed == []
-    cloud.cell.busy.clear()
+    cloud.cell.leave()
     row.update(task_state=None, host='gpu1')
     manager.node.update()
     assert placement.claimed == [added(cloud, unreported, manager)]
@@ -330,7 +335,7 @@ def test_servers_with_anything_under_way_are_left_for_later(cloud, unreported, u
 
 def test_what_begins_while_allocations_are_read_is_respected(cloud, unreported):
     manager, placement = cloud.managers['gpu1'], cloud.placement
-    placement.on_read = cloud.cell.busy.add
+    placement.on_read = cloud.cell.occupy
     manager.node.update()
     assert placement.read == [unreported] and placement.claimed == []
 
@@ -356,7 +361,7 @@ def test_servers_whose_devices_placement_chose_are_not_asked_for(cloud, unreport
     manager.node.update()
     server = cloud.cell.new_instance(1)
     chosen = requests(server.uuid, 1, rp_uuids=f'rp-{GPUS[1]}')
-    cloud.cell.instances[server.uuid]['extra']['pci_requests'] = chosen.to_column()
+    cloud.cell.extras[server.uuid]['pci_requests'] = chosen.to_column()
     build(manager, cloud.cell.instance(server.uuid), key=f'boot-{server.uuid}/3.build/1')
     assert list(cloud.cell.held(server.uuid)) == [GPUS[1]]
     manager.node.update()
@@ -374,7 +379,7 @@ def test_a_server_that_has_a_device_besides_what_placement_chose_is_asked_for(cl
     server = cloud.cell.new_instance(1)
     wanted = requests(server.uuid, 1, rp_uuids=f'rp-{GPUS[1]}')
     wanted.requests = [*wanted.requests, *requests(server.uuid, 1).requests]
-    cloud.cell.instances[server.uuid]['extra']['pci_requests'] = wanted.to_column()
+    cloud.cell.extras[server.uuid]['pci_requests'] = wanted.to_column()
     build(manager, cloud.cell.instance(server.uuid), key=f'boot-{server.uuid}/3.build/1')
     cloud.placement.allocated[server.uuid] = {manager.node.record.uuid: {'resources': {'VCPU': 8}, 'generation': 9}}
     manager.node.update()
@@ -418,7 +423,7 @@ def test_a_host_that_comes_back_follows_its_record(cloud):
     cloud.placement = Placement()
     manager = cloud.host('gpu1')
     disabled, uuid = cloud.placement.disabled, manager.node.record.uuid
-    cloud.cell.services['gpu1'].disabled = True
+    cloud.cell.services['gpu1']['disabled'] = True
     manager.heartbeat.beat()
     assert disabled == {uuid: False}
     cloud.cell.unanswered['Service.save'] = 1
@@ -646,7 +651,7 @@ def test_a_server_that_is_not_to_run_any_more_is_not_resumed(cloud, change):
 
 def test_a_guest_without_its_devices_is_not_resumed(cloud):
     server = cloud.boot(cloud.host('gpu1', GPUS))
-    for row in cloud.cell.rows.values():
+    for row in cloud.cell.devices.values():
         row.update(status='available', instance_uuid=None)
     cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'active' and cloud.drivers['gpu1'].domains == {}
@@ -668,13 +673,13 @@ def test_a_stopped_server_stays_off_after_host_boot(cloud):
 
 def test_host_boot_leaves_servers_with_an_operation_to_their_flow(cloud):
     server = cloud.boot(cloud.host('gpu1', GPUS))
-    cloud.cell.busy.add(server.uuid)
+    cloud.cell.occupy(server.uuid)
     manager = cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
     assert cloud.drivers['gpu1'].domains == {}
     manager.guests.look_again()
     assert cloud.drivers['gpu1'].domains == {}
     # The flow is over and left the server ACTIVE: its guest is brought back.
-    cloud.cell.busy.clear()
+    cloud.cell.leave()
     manager.guests.look_again()
     assert server.uuid in cloud.drivers['gpu1'].domains and manager.host.interrupted == set()
 
@@ -731,93 +736,109 @@ def test_sync_power_states(cloud):
     assert cloud.cell.saves == []
 
 
-@pytest.mark.parametrize(
-    ('vm_state', 'power_state', 'found', 'wanted'),
-    [
-        ('active', 1, 3, ('active', 3, 3)),
-        ('active', 1, 7, ('stopped', 4, 4)),
-        ('active', 1, 6, ('stopped', 6, 6)),
-        ('paused', 3, 1, ('paused', 1, 1)),
-        ('paused', 3, 4, ('stopped', 4, 4)),
-        ('paused', 3, 6, ('stopped', 6, 6)),
-        ('paused', 3, 7, ('stopped', 4, 4)),
-        ('paused', 4, 4, ('stopped', 4, 4)),
-        ('suspended', 7, 7, ('suspended', 7, 7)),
-        ('suspended', 7, 1, ('suspended', 1, 1)),
-        ('suspended', 7, 4, ('stopped', 4, 4)),
-        ('suspended', 7, 3, ('suspended', 3, 3)),
-    ],
-)
+# What a server says (its state and power state), how its guest is found; what becomes of the three.
+FOUND = {
+    ('active', 1, 3): ('active', 3, 3),
+    ('active', 1, 7): ('stopped', 4, 4),
+    ('active', 1, 6): ('stopped', 6, 6),
+    ('paused', 3, 1): ('paused', 1, 1),
+    ('paused', 3, 4): ('stopped', 4, 4),
+    ('paused', 3, 6): ('stopped', 6, 6),
+    ('paused', 3, 7): ('stopped', 4, 4),
+    ('paused', 4, 4): ('stopped', 4, 4),
+    ('suspended', 7, 7): ('suspended', 7, 7),
+    ('suspended', 7, 1): ('suspended', 1, 1),
+    ('suspended', 7, 4): ('stopped', 4, 4),
+    ('suspended', 7, 3): ('suspended', 3, 3),
+}
+BESIDE = {
+    ('active', 1, 0): ('active', 0, 0),
+    ('active', 1, 1): ('active', 1, 1),
+    ('stopped', 4, 1): ('stopped', 4, 4),
+    ('shelved', 4, 1): ('shelved', 4, 4),
+    ('soft-delete', 4, 1): ('soft-delete', 4, 4),
+    ('stopped', 4, 3): ('stopped', 3, 3),
+    ('stopped', 1, 4): ('stopped', 4, 4),
+    ('error', 1, 4): ('error', 1, 4),
+    ('error', 4, 1): ('error', 4, 1),
+    ('building', 0, 1): ('building', 0, 1),
+    ('rescued', 1, 4): ('rescued', 4, 4),
+    ('resized', 1, 4): ('resized', 4, 4),
+    ('rescued', 1, 3): ('rescued', 3, 3),
+}
+
+
+class Servers:
+    """One of each case, all on one host; each has a GPU."""
+
+    def __init__(self, cloud, cases):
+        self.cloud, self.uuids = cloud, {}
+        self.manager = cloud.host('gpu1', [f'0000:{number:02x}:00.0' for number, _ in enumerate(cases, 16)])
+        for case in cases:
+            self.uuids[case] = uuid = cloud.boot(self.manager, 1, flavor(1, 1, 64, 1)).uuid
+            vm_state, power_state, found = case
+            cloud.cell.instances[uuid].update(vm_state=vm_state, power_state=power_state)
+            cloud.drivers['gpu1'].domains[uuid].state = found
+        cloud.cell.saves.clear()
+
+    def now(self):
+        rows, domains = self.cloud.cell.instances, self.cloud.drivers['gpu1'].domains
+        return {
+            case: (rows[uuid]['vm_state'], rows[uuid]['power_state'], domains[uuid].state)
+            for case, uuid in self.uuids.items()
+        }
+
+
 @pytest.mark.parametrize('at_boot', [False, True])
-def test_servers_whose_guests_somebody_paused_or_suspended(
-    cloud, caplog, vm_state, power_state, found, wanted, at_boot
-):
+def test_servers_whose_guests_somebody_paused_or_suspended(cloud, caplog, at_boot):
     """Paused, suspended and crashed guests are compared at the host's start and by the periodic task. A pause by
     somebody else is shown, a guest whose memory is gone is off, and a suspended guest keeps its memory."""
-    manager = cloud.host('gpu1', GPUS)
-    server = cloud.boot(manager)
-    domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
-    row.update(vm_state=vm_state, power_state=power_state)
-    domain.state = found
+    servers = Servers(cloud, FOUND)
     if at_boot:
-        manager.guests.boot()
-    manager.guests.sync()
-    assert (row['vm_state'], row['power_state'], domain.state) == wanted
-    assert (f'is {vm_state} and its guest' in caplog.text) == (
-        (vm_state, found) in {('active', 3), ('active', 7), ('paused', 1), ('paused', 7), ('suspended', 1)}
-    )
-    assert len(cloud.cell.held(server.uuid)) == 1
+        servers.manager.guests.boot()
+    servers.manager.guests.sync()
+    assert servers.now() == FOUND
+    warned = {
+        (case[0], case[2])
+        for case, uuid in servers.uuids.items()
+        for record in caplog.records
+        if f'is {case[0]} and its guest' in record.getMessage() and record.instance_uuid == uuid
+    }
+    assert warned == {('active', 3), ('active', 7), ('paused', 1), ('paused', 7), ('suspended', 1)}
+    assert {len(cloud.cell.held(uuid)) for uuid in servers.uuids.values()} == {1}
     cloud.cell.saves.clear()
-    manager.guests.sync()
+    servers.manager.guests.sync()
     assert cloud.cell.saves == []
 
 
-@pytest.mark.parametrize(
-    ('vm_state', 'power_state', 'found', 'wanted'),
-    [
-        ('active', 1, 0, ('active', 0, 0)),
-        ('active', 1, 1, ('active', 1, 1)),
-        ('stopped', 4, 1, ('stopped', 4, 4)),
-        ('shelved', 4, 1, ('shelved', 4, 4)),
-        ('soft-delete', 4, 1, ('soft-delete', 4, 4)),
-        ('stopped', 4, 3, ('stopped', 3, 3)),
-        ('stopped', 1, 4, ('stopped', 4, 4)),
-        ('error', 1, 4, ('error', 1, 4)),
-        ('error', 4, 1, ('error', 4, 1)),
-        ('building', 0, 1, ('building', 0, 1)),
-        ('rescued', 1, 4, ('rescued', 4, 4)),
-        ('resized', 1, 4, ('resized', 4, 4)),
-        ('rescued', 1, 3, ('rescued', 3, 3)),
-    ],
-)
 @pytest.mark.parametrize('look', ['at boot', 'at one', 'now and then'])
-def test_guests_beside_what_their_servers_say(cloud, manager, server, look, vm_state, power_state, found, wanted):
+def test_guests_beside_what_their_servers_say(cloud, look):
     """A guest that should be off is stopped, a server without its guest is off, and states that are not compared
     stay."""
-    domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
-    row.update(vm_state=vm_state, power_state=power_state)
-    domain.state = found
+    servers = Servers(cloud, BESIDE)
     if look == 'at boot':
-        manager.guests.boot()
+        servers.manager.guests.boot()
     if look == 'at one':
-        assert manager.guests.sync_one(server.uuid) is True
+        assert {servers.manager.guests.sync_one(uuid) for uuid in servers.uuids.values()} == {True}
     else:
-        manager.guests.sync()
-    assert (row['vm_state'], row['power_state'], domain.state) == wanted
-    assert all(save['expect']['host'] == 'gpu1' for save in cloud.cell.saves)
+        servers.manager.guests.sync()
+    assert servers.now() == BESIDE
+    assert {save['expect']['host'] for save in cloud.cell.saves} == {'gpu1'}
 
 
 def test_a_server_that_is_not_at_rest_or_elsewhere_is_not_compared(cloud, manager, server):
     domain, row = cloud.drivers['gpu1'].domains[server.uuid], cloud.cell.instances[server.uuid]
     domain.state = 4
     for values, busy, compared in (
-        ({'task_state': 'powering-off'}, set(), False),
-        ({'task_state': None}, {server.uuid}, False),
-        ({'host': 'gpu2'}, set(), True),
+        ({'task_state': 'powering-off'}, False, False),
+        ({'task_state': None}, True, False),
+        ({'host': 'gpu2'}, False, True),
     ):
         row.update(values)
-        cloud.cell.busy = busy
+        if busy:
+            cloud.cell.occupy(server.uuid)
         assert manager.guests.sync_one(server.uuid) is compared
+        cloud.cell.leave()
     del cloud.cell.instances[server.uuid]
     assert manager.guests.sync_one(server.uuid) is True
     assert cloud.cell.saves == [] and row['vm_state'] == 'active'
@@ -837,7 +858,7 @@ def test_a_host_that_boots_brings_back_each_of_its_servers(cloud):
     manager = cloud.host('gpu1', GPUS)
     busy, first, off, second = (cloud.boot(manager, 0, flavor(1, 1, 64, 1)).uuid for _ in range(4))
     cloud.cell.instances[off].update(vm_state='stopped', power_state=4)
-    cloud.cell.busy.add(busy)
+    cloud.cell.occupy(busy)
     cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
     assert set(cloud.drivers['gpu1'].domains) == {first, second}
 
@@ -890,7 +911,7 @@ def test_a_compute_joins_its_group(cloud, caplog):
     assert [record.getMessage() for record in caplog.records if record.name == 'kilonova.compute.report'] == [
         'DB_Driver: join new ServiceGroup member gpu1 to the compute group, service = nova-compute'
     ]
-    assert cloud.cell.services['gpu1'].report_count == 1
+    assert cloud.cell.services['gpu1']['report_count'] == 1
     assert manager.timers.spacing['report_state'] == manager.conf.report_interval
     manager.heartbeat.beat()
     assert len([record for record in caplog.records if 'ServiceGroup' in record.getMessage()]) == 1
@@ -901,7 +922,9 @@ def test_heartbeat_comes_after_everything_else(cloud):
     order = []
     cloud.host('gpu1').stop()
     conf = new_conf('gpu1')
-    manager = ComputeManager(conf, driver=cloud.drivers['gpu1'], conductor=cloud.cell, placement=None, pauses=(0.0,))
+    manager = ComputeManager(
+        conf, driver=cloud.drivers['gpu1'], conductor=cloud.cell, placement=None, ctxt=cloud.cell.context, pauses=(0.0,)
+    )
     cloud.cell.object_calls = order
     manager.start(lambda: order.append('serve'))
     manager.stop()
@@ -932,7 +955,9 @@ def test_devices_are_looked_after_where_there_is_a_command(cloud):
     conf = new_conf('gpu1', periodic_enable=True)
     conf.set_override('health_check', 'true', group='devices')
     conf.set_override('health_check_interval', 7, group='devices')
-    manager = ComputeManager(conf, driver=cloud.drivers['gpu1'], conductor=cloud.cell, placement=None, pauses=(0.0,))
+    manager = ComputeManager(
+        conf, driver=cloud.drivers['gpu1'], conductor=cloud.cell, placement=None, ctxt=cloud.cell.context, pauses=(0.0,)
+    )
     manager.start()
     manager.stop()
     assert manager.timers.spacing['look_after_devices'] == 7
@@ -984,19 +1009,14 @@ def test_a_start_is_tried_with_growing_pauses(cloud, monkeypatch):
 def test_what_the_records_of_a_new_host_say(cloud):
     cloud.host('gpu1')
     service, (node,) = cloud.cell.services['gpu1'], cloud.cell.nodes.values()
-    assert (service.disabled, service.disabled_reason, service.forced_down, service.version) == (
-        False,
-        None,
-        False,
-        SERVICE_VERSION,
-    )
-    assert (node.mapped, node.running_vms, node.current_workload) == (0, 0, 0)
-    assert (node.vcpus_used, node.memory_mb_used, node.local_gb_used) == (0, 0, 0)
-    assert node.uuid == cloud.drivers['gpu1'].host.get_available_resource()['uuid']
-    service.version = SERVICE_VERSION - 1
-    service.obj_reset_changes()
+    shown = [service[name] for name in ('disabled', 'disabled_reason', 'forced_down', 'version')]
+    assert shown == [False, None, False, SERVICE_VERSION]
+    assert [node[name] for name in ('mapped', 'running_vms', 'current_workload')] == [0, 0, 0]
+    assert [node[name] for name in ('vcpus_used', 'memory_mb_used', 'local_gb_used')] == [0, 0, 0]
+    assert node['uuid'] == cloud.drivers['gpu1'].host.get_available_resource()['uuid']
+    service['version'] = SERVICE_VERSION - 1
     cloud.host('gpu1')
-    assert service.version == SERVICE_VERSION
+    assert service['version'] == SERVICE_VERSION
     cloud.cell.object_calls.clear()
     cloud.host('gpu1')
     # The heartbeat's is the only one.
@@ -1005,9 +1025,10 @@ def test_what_the_records_of_a_new_host_say(cloud):
 
 def test_a_new_process_numbers_its_usage_on(cloud):
     manager = cloud.host('gpu1')
-    manager.node.record.stats = {SERIAL: '41'}
+    node = cloud.cell.nodes[manager.node.record.uuid]
+    node['stats'] = json.dumps({SERIAL: '41'})
     assert cloud.host('gpu1').host.tracker.serial == 42, 'its first usage'
-    manager.node.record.stats = {}
+    node['stats'] = '{}'
     assert cloud.host('gpu1').host.tracker.serial == 1
 
 
@@ -1039,7 +1060,7 @@ def test_a_compute_follows_its_record_and_writes_no_trait_twice(cloud):
     manager = cloud.host('gpu1')
     cloud.placement.set_host_disabled = lambda uuid, disabled: told.append(disabled)
     manager.node.follow()
-    cloud.cell.services['gpu1'].disabled = True
+    cloud.cell.services['gpu1']['disabled'] = True
     manager.node.follow()
     manager.node.follow()
     del cloud.cell.services['gpu1']
@@ -1047,21 +1068,18 @@ def test_a_compute_follows_its_record_and_writes_no_trait_twice(cloud):
     assert told == [True]
 
 
-def test_what_somebody_evacuated_is_cleared_away_at_the_start(cloud, monkeypatch):
+def test_what_somebody_evacuated_is_cleared_away_at_the_start(cloud):
     manager = cloud.host('gpu1', GPUS)
     server = cloud.boot(manager)
-    migration = cloud.cell.new_migration(server.uuid, manager, kind='evacuation')
-    migration.dest_compute = migration.dest_node = 'gpu2'
-    cloud.cell.instances[server.uuid]['host'] = 'gpu2'
-    monkeypatch.setattr(
-        cloud.cell,
-        '_migrationlist_get_evacuated',
-        lambda ctxt, host: objects.MigrationList.of(ctxt, [migration] if host == 'gpu1' else []),
+    migration = cloud.cell.new_migration(
+        server.uuid, manager, kind='evacuation', status='done', dest_compute='gpu2', dest_node='gpu2'
     )
+    cloud.cell.instances[server.uuid]['host'] = 'gpu2'
     manager = cloud.host('gpu1')
     assert cloud.drivers['gpu1'].domains == {} and cloud.drivers['gpu1'].directories == {}
     assert cloud.cell.held(server.uuid) == {} and manager.host.tracker.used.vcpus == 0
-    assert migration.status == 'completed' and cloud.cell.instances[server.uuid]['host'] == 'gpu2'
+    assert cloud.cell.migrations[migration.uuid]['status'] == 'completed'
+    assert cloud.cell.instances[server.uuid]['host'] == 'gpu2'
 
 
 # -- usage of a period ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kilonova import errors
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cell import new_context
 
 KEY = 'i/0.snapshot_instance/1'
 

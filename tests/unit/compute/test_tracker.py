@@ -11,7 +11,7 @@ from kilonova import errors, objects
 from kilonova.compute.tracker import RUN, ClaimExists, ClaimPlan, HostCapacity, Tracker, Usage
 from kilonova.context import RequestContext
 from kilonova.pci.devices import NodeDevices
-from tests.unit.compute.cloud import flavor
+from tests.unit.compute.cell import flavor
 from tests.unit.pci.builders import NODE, found, functions, ledger, request, statuses
 
 A, B = 'aaaaaaaa-0000-4000-8000-00000000000a', 'bbbbbbbb-0000-4000-8000-00000000000b'

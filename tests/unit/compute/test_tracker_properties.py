@@ -13,7 +13,7 @@ from kilonova import errors, objects
 from kilonova.compute.tracker import RUN, ClaimPlan, Tracker, Usage
 from kilonova.context import RequestContext
 from kilonova.pci.devices import Change, Changes, NodeDevices
-from tests.unit.compute.cloud import flavor
+from tests.unit.compute.cell import flavor
 from tests.unit.pci.builders import NODE, found, functions, ledger, request, statuses
 
 CTXT = RequestContext()

@@ -20,7 +20,8 @@ from kilonova import errors, objects, sealing
 from kilonova.compute.manager import ComputeManager
 from kilonova.conf import secrets
 from kilonova.states import PowerState
-from tests.unit.compute.cloud import GPUS, Cloud, build_order, flavor, new_context, request_spec
+from tests.unit.compute.cell import flavor, new_context
+from tests.unit.compute.cloud import GPUS, Cloud, build_order, request_spec
 from tests.unit.compute.test_keys import Semaphore
 from tests.unit.compute.test_moves import OTHER_GPUS, Resize
 from tests.unit.compute.test_snapshot_and_soft_delete import Images
@@ -365,17 +366,21 @@ class LiveMove:
     def __init__(self, cloud: Cloud, server: objects.Instance, source: ComputeManager, dest: ComputeManager) -> None:
         self.cloud, self.uuid, self.source, self.dest = cloud, server.uuid, source, dest
         cloud.cell.instances[self.uuid]['task_state'] = 'migrating'
-        self.migration = cloud.cell.new_migration(self.uuid, source, kind='live-migration')
+        self._moved = cloud.cell.new_migration(self.uuid, source, kind='live-migration').uuid
         self.guest: Any = None
         self.offer: Any = None
         self.undo = {'aborted': False, 'resume': False, 'gone': None}
 
     def _send(self, manager: ComputeManager, method: str, **given: Any) -> Any:
-        return getattr(manager.endpoint, method)(new_context(), key=f'm1/{method}/1', **given)
+        return getattr(manager.endpoint, method)(new_context(), key=f'm1/0.{method}/1', **given)
 
     @property
     def server(self) -> objects.Instance:
         return self.cloud.cell.instance(self.uuid)
+
+    @property
+    def migration(self) -> objects.Migration:
+        return self.cloud.cell.migration(self._moved)
 
     def check_source(self) -> str:
         self.guest = self._send(self.source, 'check_can_live_migrate_source', instance=self.server)
@@ -477,13 +482,16 @@ def evacuate(
         shared=shared,
     )
     made = Transcript(cloud)
-    made.answer(lambda: dest.endpoint.evacuate_instance(new_context(), order=order, key='m1/evacuate/1'))
+    made.answer(lambda: dest.endpoint.evacuate_instance(new_context(), order=order, key='m1/0.evacuate/1'))
     for wanted, manager, method in ((undo, dest, 'undo_evacuate_instance'), (clean, source, 'clean_evacuated')):
         if wanted:
             made.lines.append(f'- {method}')
             made.answer(
                 lambda method=method, manager=manager: getattr(manager.endpoint, method)(
-                    new_context(), instance=cloud.cell.instance(server.uuid), migration=migration, key='m1/undo/1'
+                    new_context(),
+                    instance=cloud.cell.instance(server.uuid),
+                    migration=cloud.cell.migration(migration.uuid),
+                    key='m1/0.undo/1',
                 )
             )
     return made

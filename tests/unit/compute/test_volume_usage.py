@@ -6,15 +6,27 @@ from typing import Any
 
 import pytest
 
-from kilonova import errors, objects
+from kilonova import errors
 from kilonova.compute import records, volume_usage
 from kilonova.virt.parts.guests import GuestFailed
 from kilonova.virt.parts.host import HypervisorUnavailable
 from kilonova.virt.parts.volumes import VolumeCounters
-from tests.unit.compute.cloud import new_context
+from tests.unit.compute.cell import new_context
 from tests.unit.virt.builders import VOLUME, VOLUME2, new_volume
 
 SERVERS = [f'{number}1111111-1111-4111-8111-111111111111' for number in range(4)]
+
+COUNTED = (
+    'instance_uuid',
+    'volume_id',
+    'curr_reads',
+    'curr_read_bytes',
+    'curr_writes',
+    'curr_write_bytes',
+    'project_id',
+    'user_id',
+    'availability_zone',
+)
 
 
 class Server:
@@ -40,29 +52,14 @@ def looks(cloud: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise found
             return found
 
-        def count(ctxt: Any, found: list[objects.VolumeUsage]) -> list[objects.VolumeUsage]:
-            calls.append(
-                [
-                    (
-                        one.instance_uuid,
-                        one.volume_id,
-                        one.curr_reads,
-                        one.curr_read_bytes,
-                        one.curr_writes,
-                        one.curr_write_bytes,
-                        one.project_id,
-                        one.user_id,
-                        one.availability_zone,
-                    )
-                    for one in found
-                ]
-            )
+        def count(conn: Any, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            calls.append([tuple(one[name] for name in COUNTED) for one in found])
             return found[:1]
 
         servers = [Server(uuid, *(found if isinstance(found, dict) else [VOLUME])) for uuid, found in guests.items()]
         monkeypatch.setattr(records, 'instances', lambda ctxt, host: servers if host == 'gpu1' else [])
         monkeypatch.setattr(manager.host.driver.volumes, 'usage', usage)
-        monkeypatch.setattr(cloud.cell, '_volumeusage_count', count, raising=False)
+        monkeypatch.setattr('kilonova.db.queries.volume_usage.count', count)
         monkeypatch.setattr(
             manager.host,
             'notify',

@@ -8,7 +8,8 @@ import pytest
 
 from kilonova import errors
 from kilonova.virt.parts.guests import GuestFailed
-from tests.unit.compute.cloud import build, flavor, new_context
+from tests.unit.compute.cell import flavor, new_context
+from tests.unit.compute.cloud import build
 from tests.unit.compute.test_moves import BIG, GPUS, OTHER_GPUS, Resize
 
 
@@ -89,7 +90,7 @@ def test_a_refused_claim_was_never_under_way(cloud):
     manager = cloud.host('gpu1', GPUS)
     with pytest.raises(errors.HostRejected):
         build(manager, cloud.cell.new_instance(1, flavor(vcpus=8000)))
-    cloud.cell.conflict_once = True
+    cloud.cell.errors['claim_instance'] = errors.ClaimConflict(devices='x')
     with pytest.raises(errors.HostRejected):
         build(manager, cloud.cell.new_instance(1), key='p/3.build/1')
     assert under_way(manager) == 0

@@ -8,9 +8,19 @@ from typing import Any
 
 import pytest
 
-from kilonova import concurrency
-from kilonova.context import get_admin_context
+from kilonova import concurrency, objects
+from kilonova.context import RequestContext, get_admin_context
+from kilonova.rpc.interface import Client, RpcInterface, call
 from kilonova.rpc.transport import DirectTransport
+
+
+class Keeper(RpcInterface):
+    """Something that has a tag."""
+
+    topic, version = 'keeper', '1.0'
+
+    @call('1.0')
+    def find(self, ctxt: RequestContext, tag: objects.Tag) -> Any: ...
 
 
 def test_casts_sent_at_the_same_time_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +43,25 @@ def test_casts_sent_at_the_same_time_are_all_known(monkeypatch: pytest.MonkeyPat
     for thread in transport.casts:
         thread.join(10)
     assert ended == [True, True]
+
+
+def test_objects_have_the_context_of_who_received_them() -> None:
+    """A conductor's context has a database: an object of an answer that had it would write there itself."""
+    received: list[Any] = []
+
+    class Keeping:
+        def find(self, ctxt: RequestContext, tag: objects.Tag) -> Any:
+            received.append((ctxt, tag))
+            return [tag]
+
+    def prepare(topic: str, server: str, ctxt: RequestContext) -> None:
+        ctxt.cell = 'database'
+
+    transport = DirectTransport(objects.base.Serializer(), prepare=prepare)
+    transport.serve('keeper', 'one', [(Keeper, Keeping())]).start()
+    ctxt, sent = get_admin_context(), objects.Tag(tag='gold')
+    (answered,) = Client(Keeper, transport).find(ctxt, tag=sent)
+    ((keepers, given),) = received
+    assert (keepers.cell, given._context, given.tag) == ('database', keepers, 'gold')
+    assert answered is not given
+    assert (answered._context, answered.tag, ctxt.cell) == (ctxt, 'gold', None)

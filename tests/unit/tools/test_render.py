@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from oslo_config import cfg
@@ -184,49 +186,59 @@ def test_a_change_of_the_node_file_makes_that_compute_out_of_date(layout, tmp_pa
     assert {name for name in before if before[name] != after[name]} == {'compute-alpha', 'cyborg-agent-alpha'}
 
 
-def test_cyborg_is_there_where_it_is_wanted(layout, tmp_path):
+# Each service that a cloud may have: the processes that it adds, and some of its own configuration.
+WANTED: dict[str, tuple[str, set[str], Callable[[Any], dict[tuple[str, str], str]]]] = {
+    'cyborg': (
+        'cyborg',
+        {'cyborg', 'cyborg-conductor', 'cyborg-agent-alpha'},
+        lambda layout: {
+            ('database', 'connection'): f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite',
+            ('placement', 'username'): 'cyborg',
+            ('keystone_authtoken', 'username'): 'cyborg',
+        },
+    ),
+    'neutron': (
+        'network',
+        {'neutron', 'ovn-nb', 'ovn-sb', 'ovn-northd', 'ovn-hosts'},
+        lambda layout: {
+            ('ovn', 'ovn_sb_connection'): f'unix:{layout.var}/data/neutron/sb.sock',
+            ('nova', 'username'): 'neutron',
+            ('keystone_authtoken', 'username'): 'neutron',
+        },
+    ),
+    'cinder': (
+        'volume',
+        {'cinder'},
+        lambda layout: {
+            ('DEFAULT', 'osapi_volume_listen_port'): str(PORTS['cinder']),
+            ('nova', 'username'): 'cinder',
+            ('keystone_authtoken', 'username'): 'cinder',
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize('name', WANTED)
+def test_a_service_is_there_where_it_is_wanted(layout, tmp_path, name):
     """Without it neither a process, a file nor a section of kilonova.conf is about it."""
-    without, there = (cloud_of(layout, tmp_path, cyborg=wanted) for wanted in (False, True))
+    option, processes, configured = WANTED[name]
+    without, there = (cloud_of(layout, tmp_path, **{option: wanted}) for wanted in (False, True))
     before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
-    assert after - before == {'cyborg', 'cyborg-conductor', 'cyborg-agent-alpha'}
+    assert after - before == processes
     layout.make_directories()
     services.write_configuration(without)
-    assert not (layout.etc / 'cyborg').exists() and '[cyborg]' not in layout.conf.read_text()
+    assert not (layout.etc / name).exists() and f'[{name}]' not in layout.conf.read_text()
     services.write_configuration(there)
-    assert '[cyborg]' in layout.conf.read_text()
-    read = parse(tmp_path, (layout.etc / 'cyborg' / 'cyborg.conf').read_text())
-    assert read['database']['connection'] == [f'sqlite:///{layout.var}/data/cyborg/cyborg.sqlite']
-    assert read['placement']['username'] == read['keystone_authtoken']['username'] == ['cyborg']
+    assert f'[{name}]' in layout.conf.read_text()
+    read = parse(tmp_path, (layout.etc / name / f'{name}.conf').read_text())
+    wanted = configured(layout)
+    assert {place: read[place[0]][place[1]] for place in wanted} == {place: [value] for place, value in wanted.items()}
 
 
-def test_neutron_is_there_where_it_is_wanted(layout, tmp_path):
-    """Without it neither a process, a file nor a section of kilonova.conf is about it."""
-    without, there = (cloud_of(layout, tmp_path, network=wanted) for wanted in (False, True))
-    before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
-    assert after - before == {'neutron', 'ovn-nb', 'ovn-sb', 'ovn-northd', 'ovn-hosts'}
+def test_kilonova_asks_cinder_as_itself(layout, tmp_path):
     layout.make_directories()
-    services.write_configuration(without)
-    assert not (layout.etc / 'neutron').exists() and '[neutron]' not in layout.conf.read_text()
-    services.write_configuration(there)
-    assert '[neutron]' in layout.conf.read_text()
-    read = parse(tmp_path, (layout.etc / 'neutron' / 'neutron.conf').read_text())
-    assert read['ovn']['ovn_sb_connection'] == [f'unix:{layout.var}/data/neutron/sb.sock']
-    assert read['nova']['username'] == read['keystone_authtoken']['username'] == ['neutron']
-
-
-def test_cinder_is_there_where_it_is_wanted(layout, tmp_path):
-    """Without it neither a process, a file nor a section of kilonova.conf is about it."""
-    without, there = (cloud_of(layout, tmp_path, volume=wanted) for wanted in (False, True))
-    before, after = ({service.name for service in services.table(cloud)} for cloud in (without, there))
-    assert after - before == {'cinder'}
-    layout.make_directories()
-    services.write_configuration(without)
-    assert not (layout.etc / 'cinder').exists() and '[cinder]' not in layout.conf.read_text()
-    services.write_configuration(there)
+    services.write_configuration(cloud_of(layout, tmp_path, volume=True))
     assert parse(tmp_path, layout.conf.read_text())['cinder']['username'] == ['kilonova']
-    read = parse(tmp_path, (layout.etc / 'cinder' / 'cinder.conf').read_text())
-    assert read['DEFAULT']['osapi_volume_listen_port'] == [str(PORTS['cinder'])]
-    assert read['nova']['username'] == read['keystone_authtoken']['username'] == ['cinder']
 
 
 def test_extra_configuration_comes_last_for_every_daemon(layout, tmp_path):
