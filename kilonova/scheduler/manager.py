@@ -54,9 +54,9 @@ from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, SelectSettings
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of times that one call chooses hosts if it fails only because other requests claimed the hosts first.
+# Maximum number of attempts of one call to choose hosts. Another attempt is made only if other requests were faster.
 TRIES = 5
-# Seconds between two attempts. It is multiplied by the number of the attempt, so that later pauses are longer.
+# Seconds between two attempts to choose hosts, multiplied by the number of the attempt.
 PAUSE = 0.1
 
 
@@ -342,7 +342,7 @@ class _Request:
             report = self._report(query, answer, uuids)
             if claims is None or tries == TRIES or not report.lost_races:
                 raise self._refusal(query, report)
-            # Another server took the capacity. It may still get another host or fail, and then the capacity is free.
+            # Another request took the capacity, but it may still fail or get another host. Wait, then choose again.
             time.sleep(random.uniform(0.5, 1.5) * PAUSE * tries)
         if claims is not None:
             claims.check_time()
@@ -395,8 +395,8 @@ class _Request:
     def _ask(self, query: queries.CandidateQuery) -> tuple[CandidateResponse, queries.CandidateQuery | None]:
         """Query Placement for candidates, and return (Placement's answer, fallback query).
 
-        The fallback query is sent for requests with dedicated CPUs. It asks for VCPU in place of them. Otherwise it is
-        None.
+        The fallback query is for requests with dedicated CPUs: it asks for shared CPUs (VCPU) instead of dedicated CPUs
+        (PCPU). It is None for other requests.
         """
         asking, clones = query.collapsed()
         asked = time.monotonic()
@@ -415,7 +415,7 @@ class _Request:
             )
         elif unknown := self._snapshot.unusable(answer.by_root):
             # A root provider that is not a known host is a host that was just added, or a provider of a shared disk.
-            # Read the hosts again, so that a new host is known.
+            # Read the hosts again, so that the scheduler knows hosts that were just added.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)
         return answer, fallback

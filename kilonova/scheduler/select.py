@@ -42,7 +42,7 @@ LOG = logging.getLogger(__name__)
 NOT_ENOUGH = 'There are not enough hosts available.'
 # Maximum number of hosts in a line of the DEBUG log.
 SHOWN = 50
-# Maximum seconds to wait for claims of other threads that may take the same resources. Then the claim is tried.
+# Maximum seconds to wait for claims of other threads that may take the same resources. After that, claim anyway.
 WAIT = 10.0
 
 
@@ -66,8 +66,8 @@ class Offers(Protocol):
     Attributes:
         final: True if no other source of hosts is tried afterwards. The log then explains why no host was found.
         most: Number of the best hosts that are tried, or None for all.
-        refusals: Number of hosts whose claim may be refused; one more ends the choice. None for any number.
-        tries: Number of allocation requests of one host that are claimed before the next host is tried.
+        refusals: Maximum number of refused claims. After one more refusal no host is chosen. None means no maximum.
+        tries: Number of allocation requests of one host that are tried before the next host.
     """
 
     final: bool
@@ -82,7 +82,7 @@ class Offers(Protocol):
 
     @property
     def late(self) -> Mask | None:
-        """Boolean array that is True for hosts that are chosen only after all other hosts of the same weight.
+        """Boolean array that is True for hosts that have less priority than other hosts of the same weight.
 
         None means that there are no such hosts.
         """
@@ -107,7 +107,7 @@ class Offers(Protocol):
         ...
 
     def requests(self, host_index: int, host: HostState) -> list[Request] | None:
-        """Return the allocation requests with which the host may take a server, or None if no allocation is needed."""
+        """Return the host's allocation requests of which one can be claimed for a server, or None if none is needed."""
         ...
 
     def qualifies(self, host: HostState) -> bool:
@@ -146,7 +146,7 @@ class Select:
         self._servers_of = snapshot.servers.on()
         # True for each host that passed the filters for the previous servers of the same request.
         self._passed: Mask | None = None
-        # Filters whose ``mask`` may pass too many hosts. Each of them checks a host again before the host is chosen.
+        # Filters whose ``mask`` may pass too many hosts. Before a host is chosen, these filters check it again.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
         # Indexes of the hosts of the last choice, best first.
@@ -193,7 +193,7 @@ class Select:
         others: list[list[Candidate]] = [[] for _ in choices]
         if self._settings.alternates:
             with self._table.lock:
-                # With only one server, the weights of the other hosts have not changed, so the order is used again.
+                # If there is only one server, its order of the hosts is still right. Otherwise sort the hosts again.
                 if len(uuids) > 1:
                     self._order = self._best(self._filter(len(uuids)))
                 taken = {host_index for host_index, _ in chosen}
@@ -267,7 +267,7 @@ class Select:
         return None
 
     def _requests(self, host_index: int, host: HostState) -> list[Request] | None:
-        """Return the allocation requests with which the host may take a server, or None if it needs no allocation.
+        """Return the host's allocation requests of which one can be claimed for a server, or None if none is needed.
 
         First, filters whose array may pass too many hosts (``at_most``) check this host alone. The list is empty if one
         of them rejects the host.
@@ -313,8 +313,8 @@ class Select:
                         self._building,
                     ),
                 )
-                # Placement's answer already counts this claim as used.
-                # Time 0 makes the claim older than the answer, so it is not subtracted again.
+                # Placement's answer already counts this claim as used, so it must not be subtracted from the answer.
+                # The time 0 marks the claim as older than Placement's answer.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
             self._states.pop(host_index if host_index is not None else -1, None)

@@ -203,7 +203,8 @@ def explain(
     """Return the reasons why none of the hosts takes the request.
 
     ``offered`` is {node uuid: allocation requests}, made from Placement's answer. Nodes in it have the requested traits
-    and amounts. ``named`` has the uuids of the nodes that the request names. It is None if the request names no node.
+    and amounts. ``servers`` is the number of requested servers. ``named`` has the uuids of the nodes that the request
+    names. It is None if the request names no node.
     """
     why = _Why(snapshot, placement, spec, query, filters, offered, named)
     with snapshot.table.lock:
@@ -393,7 +394,7 @@ class _Why:
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
                 # Each provider in Placement's answer belongs to one known host; none is shared by several hosts.
-                # So a host that is not in the answer lacks the resource.
+                # Therefore a host without a provider in Placement's answer lacks the resource.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():

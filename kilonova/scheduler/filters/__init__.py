@@ -155,8 +155,8 @@ def mask_of(one: BaseFilter, arrays: HostArrays, spec_obj: RequestSpec, guard: G
 def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard: Guard) -> list[Any] | None:
     """Return the hosts that pass a filter that checks each host alone.
 
-    A host for which the filter raises an error does not pass. Return None if the filter rejects all hosts and further
-    filters must not run.
+    A host for which the filter raises an error does not pass. Return None if ``filter_all`` returns None: all hosts are
+    rejected, and the remaining filters are skipped.
     """
     if type(one).filter_all is BaseFilter.filter_all:
         return [host for host in hosts if guard.call(one._filter_one, host, spec_obj, default=False)]  # noqa: SLF001

@@ -149,8 +149,8 @@ class CellReaders:
                     [row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
-                # First read which servers their hosts have reported, and then the rows of the hosts.
-                # In the other order, a server could lose its reservation while the host's row does not contain it yet.
+                # Read first which servers the hosts have reported, and then the rows of the hosts.
+                # Otherwise a server could lose its reservation before the host's row contains the server.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []
@@ -213,7 +213,7 @@ class CellReaders:
                 table.services.put_down(cell.uuid, down)
 
     def _tell_unmapped(self, node: Row) -> None:
-        """Log a warning if the node's host is not mapped to a cell. It is logged once, until the host is mapped."""
+        """Log a warning if the node's host is not mapped to a cell. The warning is not repeated for the same host."""
         host = node['host']
         if node['mapped'] or node['deleted']:
             self._unmapped.discard(host)

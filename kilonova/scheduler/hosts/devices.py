@@ -102,8 +102,8 @@ class FreeDevices:
         taken = self._reservations.on(host_index).values()
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[host_index])
-            # Devices that cannot be used while a related function of their card is reserved have no entry in ``left``.
             # Copies of a pool share the object ``keys`` with the original pool, so its id identifies the pool.
+            # ``left`` has no entry for a pool whose devices can't be used, as another function of the card is reserved.
             left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]
         gone: Counter[str | None] = Counter()

@@ -41,7 +41,7 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
 def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
     """Return a copy of the pools without the devices of these reservations.
 
-    First, subtract the devices that Placement allocated. Then subtract devices that Placement does not count.
+    Devices that Placement allocated are subtracted first, and then devices that Placement does not count.
     """
     pools = stored.copy()
     gone: Counter[str | None] = Counter()
@@ -118,7 +118,7 @@ class HostState:
             cell_uuid: The host's cell.
             aggregates: Rows of the aggregates that contain the host.
             servers_of: Function from host name to the rows of its servers.
-            taken: Reservations of servers on the host that the host's row does not contain yet, by server.
+            taken: {server: reservation} for servers of this host that its row does not contain yet.
             offered: Function that returns the host's allocation requests in Placement's answer, or None if Placement
                 was not asked.
             arrays: Results for all hosts at once, for filters and weighers that have only an array form.
@@ -185,7 +185,7 @@ class HostState:
 
     @cached_property
     def num_io_ops(self) -> int:
-        """Number of builds and moves under way on the host, including servers with reserved resources."""
+        """Number of builds and moves under way on the host, including servers that this scheduler just sent to it."""
         return int(self.stats.get('io_workload') or self._node.get('current_workload') or 0) + sum(
             one.building for one in self._taken.values()
         )

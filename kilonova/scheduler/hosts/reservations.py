@@ -30,7 +30,7 @@ from kilonova.virt.hardware.constraints import shared_cpus
 Request = dict[str, Any]
 # {(provider uuid, resource class): amount}
 Uses = Counter[tuple[str, str]]
-# Seconds after which a reservation is removed if no host has reported the server: its caller has given up by then.
+# Seconds after which a reservation is removed if no host has reported the server. The request has ended by then.
 FORGET_AFTER = 60.0
 # Seconds for which a stored answer of Placement about hosts is used for further requests.
 BELIEVED = 5.0
@@ -182,7 +182,8 @@ class Reservations:
     def forget_old(self, now: float | None = None) -> None:
         """Remove reservations of servers that no host has reported within FORGET_AFTER seconds.
 
-        Claims of reported servers are also removed if they are older than each stored answer of Placement.
+        Also forget old claims of servers that hosts have reported. Every stored answer of Placement is newer than these
+        claims, and so counts them already.
         """
         now = time.monotonic() if now is None else now
         self._counted = deque(one for one in self._counted if now - one[0] <= 2 * BELIEVED)

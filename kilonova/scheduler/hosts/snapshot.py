@@ -65,11 +65,11 @@ class HostSnapshot:
             return self.cells.silent
 
     def outdated(self) -> bool:
-        """Return whether the data for a refused request has changed, so that hosts must be chosen again.
+        """Read down hosts and reserved servers again. Return whether a refused request should choose again.
 
-        The data has changed if a host that counted as down is up, or if a server no longer needs its reservation on a
-        host (its boot failed, it was deleted, or its host reported it). The host table gets the new state. Runs one to
-        three SQL statements for each cell that has a down host or such a server, and one more for all cells.
+        Return True if a host that counted as down is up, or if a server no longer needs its reservation on a host (its
+        boot failed, it was deleted, or its host reported it). The host table gets the new state. Runs one to three SQL
+        statements for each cell with a down host or a reserved server, and one more for all cells.
         """
         with self.table.lock:
             known = [
@@ -79,8 +79,8 @@ class HostSnapshot:
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # The hosts' rows are read after the servers.
-            # In the other order, a server could lose its reservation while the host's row does not contain it yet.
+            # The servers were read first, and the hosts' rows are read now.
+            # Otherwise a server could lose its reservation before the host's row contains the server.
             self.refresh()
         return any(itertools.chain.from_iterable(found))
 

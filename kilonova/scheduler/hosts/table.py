@@ -27,7 +27,7 @@ from kilonova.scheduler.hosts.reservations import Reservation, Reservations
 from kilonova.scheduler.hosts.services import Services
 
 # Equal texts in the rows of several hosts (for example CPU descriptions) are stored only once in memory.
-# If more than TEXTS texts per host are stored, texts that no row uses any more are removed.
+# TEXTS: maximum number of stored texts per host. If there are more, texts that no row uses are removed.
 TEXTS = 12
 _SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
 

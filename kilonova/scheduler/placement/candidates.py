@@ -33,7 +33,7 @@ from kilonova.scheduler.placement.expand import expand
 from kilonova.scheduler.placement.query import CandidateQuery
 from kilonova.scheduler.placement.room import RemainingCapacity
 
-# Number of allocation requests of one host that are tried. If they all fail, further ones probably fail as well.
+# Maximum number of allocation requests of one host that are tried, because more requests would probably fail, too.
 TRIES_PER_HOST = 16
 # Maximum number of stored answers of Placement. The answer for a large cloud needs some MiB.
 MOST_ANSWERS = 8
@@ -47,12 +47,12 @@ class CandidateResponse:
     """Placement's allocation candidates for one query.
 
     Attributes:
-        found: Body of the answer.
+        found: Body of Placement's answer.
         query: The query that was sent.
         clones: {suffix of a group: suffixes of equal groups that were not sent}. ``expand`` adds these groups.
-        asked: Monotonic time before the query was sent.
-        hosts: Fingerprint of the hosts (``Table.standing``) at this time.
-        late: Root providers of hosts that are chosen only after all other hosts of the same weight.
+        asked: Monotonic time just before the query was sent.
+        hosts: Fingerprint of the hosts (``Table.standing``) when the query was sent.
+        late: Root providers of hosts that have less priority: they come after other hosts of the same weight.
     """
 
     found: dict[str, Any]
@@ -76,7 +76,7 @@ class CandidateResponse:
         """
         by_root: dict[str, list[Request]] = {}
         for request in self.found['allocation_requests']:
-            # An allocation request that also uses a shared provider (for example a shared disk) has several trees.
+            # An allocation request may use providers of several trees, for example of a host and of a shared disk.
             for root in {self.summaries[rp]['root_provider_uuid'] for rp in request['allocations']}:
                 by_root.setdefault(root, []).append(request)
         return by_root
@@ -231,9 +231,9 @@ class PlacementCandidates:
 
 
 class CurrentHost:
-    """Hosts that are offered to a rebuild, without an allocation; it implements ``select.Offers``.
+    """All hosts, as offers for a rebuild, which needs no new allocation. It implements ``select.Offers``.
 
-    A server that is rebuilt stays on its host. The request names this host, so all other hosts are left out later.
+    A server that is rebuilt stays on its host. The request names this host, so ``Select`` leaves out all other hosts.
     """
 
     final = True

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 # Generation of an allocation that was written once. Placement increments the generation with each write.
 FIRST_GENERATION = 1
-# Seconds between attempts to release a claim. There are several, because no other process releases the claim.
+# Pauses in seconds between the attempts to release a claim. No other process would release it.
 DROP_PAUSES = (0.2, 1.0, 3.0)
 
 
@@ -56,7 +56,10 @@ class Caller:
 
     @classmethod
     def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
-        """Return a caller that waits for ``time_left`` seconds from now. None means that there is no limit."""
+        """Return a caller that waits for ``time_left`` seconds from now, or without a limit if it is None.
+
+        ``waiting`` is the attribute of the same name.
+        """
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
     def check_time(self) -> None:
@@ -87,7 +90,7 @@ class Claims:
     ) -> None:
         self._placement, self.query, self._asker = placement, query, asker
         self._host_of, self._owner = host_of, dict[str, Any](project_id=project_id, user_id=user_id)
-        # The same query without dedicated CPUs (PCPU), for hosts that do not report dedicated CPUs.
+        # The request's query with VCPU in place of PCPU, for hosts that do not report dedicated CPUs (PCPU).
         self.fallback: CandidateQuery | None = None
         # {server: allocations} that this call wrote and has not released.
         self._made: dict[str, Allocations] = {}
@@ -111,7 +114,7 @@ class Claims:
             )
             return None
         except PlacementInvalid as error:
-            # For example, a provider was deleted after Placement had answered.
+            # Placement refuses the claim, for example, if a provider was deleted since Placement's answer.
             LOG.warning(
                 'Placement refused the allocation on %(host)s: %(error)s',
                 {'host': host, 'error': error},
@@ -255,8 +258,8 @@ class Claims:
                     time.sleep(pause)
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
-        # The amounts are compared, too.
-        # An allocation that another call removed and wrote again has the same generation (FIRST_GENERATION).
+        # Release the allocation only if its amounts are still the ones that this call wrote.
+        # The generation alone does not show a change: an allocation that was removed and written again has the same.
         if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:
@@ -320,9 +323,10 @@ def _assign(
     suits: Callable[[str, str], bool],
     found: dict[str, str],
 ) -> bool:
-    """Assign a provider to each group by a depth-first search, and subtract the groups' resources from ``left``.
+    """Assign a provider to each group by a depth-first search, and write {suffix: provider} to ``found``.
 
-    The result is written to ``found``. Return False if not all groups can be assigned.
+    ``suits(suffix, provider)`` returns whether a provider can serve a group. The groups' resources are subtracted from
+    ``left``. Return False if not all groups can be assigned.
     """
     if not suffixes:
         return True

@@ -25,10 +25,10 @@ from kilonova.scheduler.hosts.reservations import Request
 from kilonova.scheduler.placement.query import CandidateQuery, Group
 from kilonova.scheduler.placement.room import RemainingCapacity
 
-# Maximum number of ways to choose devices of one host. Filters usually find an acceptable one among so many.
+# Maximum number of ways to choose devices of one host. Filters usually accept at least one of so many ways.
 MAX_CHOICES = 64
-# An answer without a limit may contain all hosts, so the choices of devices for all hosts are limited in total.
-# But even with many hosts, each host gets at least LEAST_CHOICES choices of devices.
+# MANY_CHOICES: maximum number of ways to choose devices for all hosts of one answer together.
+# LEAST_CHOICES: number of ways to choose devices that each host gets even if there are many hosts.
 MANY_CHOICES, LEAST_CHOICES = 2000, 8
 
 # A slot is the capacity of a provider for one device: (provider uuid, key that differs for each slot of the provider).
@@ -122,7 +122,7 @@ def _expand(
 def _by_base(
     requests: list[Request], kinds: list[_Kind], room: RemainingCapacity
 ) -> Iterator[tuple[Request, list[list[str]]]]:
-    """Combine requests of Placement that differ only in the devices, and yield (request without devices, providers).
+    """Combine allocation requests that differ only in devices, and yield (request without devices, providers).
 
     ``providers`` has one list for each kind: the providers that can serve the kind. A kind is a set of equal groups.
     """
@@ -137,7 +137,7 @@ def _by_base(
             if kind.asked:
                 able[request['mappings'][kind.suffixes[0]][0]] = None
     for base, found in bases.values():
-        # Any provider of the host. There is one, because Placement was asked for at least one kind of devices.
+        # Take any provider of the host. At least one exists, because Placement was asked for at least one device.
         beside = next(provider for able in found for provider in able)
         yield (
             base,
@@ -218,10 +218,10 @@ def _turned(slots: list[Slot], turn: int) -> list[Slot]:
 
 
 def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator[Slots | None]:
-    """Yield all possible choices of slots if they are few or if there is one kind of groups, otherwise random choices.
+    """Yield possible choices of slots: all in order if their ``number`` is small, otherwise random ones.
 
-    ``number`` is the number of possible choices. Yield None in place of a choice that uses a slot twice, or for which
-    there are too few slots.
+    If all groups are equal (``slots`` has one list), the choices are in order, too. Yield None in place of a choice
+    that uses a slot twice, or for which there are too few slots.
     """
     if len(slots) == 1 or number <= 16 * MAX_CHOICES:
         ways = itertools.product(*map(itertools.combinations, slots, counts))
@@ -249,7 +249,7 @@ def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
                 owner[slot] = kind
                 return True
         for slot in orders[kind]:
-            # All slots that suit this kind are used. Another kind may be able to move from such a slot to a free one.
+            # All slots for this kind of groups are used. Try to move the group that uses ``slot`` to another free slot.
             if owner[slot] != kind and slot not in tried:
                 tried.add(slot)
                 if give(owner[slot], tried):

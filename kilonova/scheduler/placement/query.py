@@ -94,8 +94,8 @@ class Group:
 class CandidateQuery:
     """The parameters of GET /allocation_candidates.
 
-    ``pci_groups`` has the suffixes of the request groups for PCI devices. ``left_out`` is {suffix: request group}. It
-    has groups that were removed to make the query shorter: one of each set of equal groups (see ``collapsed``).
+    ``pci_groups`` has the suffixes of the request groups for PCI devices. ``left_out`` is {suffix: request group}: the
+    kinds of groups that ``collapsed`` removed to make the query shorter. It has one group of each removed kind.
     """
 
     groups: dict[str, Group] = field(default_factory=lambda: {'': Group()})
@@ -137,10 +137,10 @@ class CandidateQuery:
     def collapsed(self) -> tuple[CandidateQuery, dict[str, list[str]]]:
         """Return a query with fewer groups, and a dict of the groups that ``expand`` must add to the answer.
 
-        Of several equal groups, only the first is sent: the dict is {suffix of the first: suffixes of the others}. If
-        there are still many groups, only one kind of device groups is sent, and ``left_out`` of the new query has the
-        first group of each other kind. Then the answer has no limit, because hosts with the left-out devices may be at
-        its end. If there are few groups, return this query and an empty dict.
+        If there are few groups, return this query and an empty dict. Otherwise only the first of several equal groups
+        is sent, and the dict is {suffix of the first group: suffixes of the equal groups}. If there are still many
+        groups, only one kind of devices is requested. The first group of each other kind is then in ``left_out`` of the
+        new query. Such a query has no limit, because a short answer might lack the hosts with the left-out devices.
         """
         named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
         if len(named) <= FEW_GROUPS:
@@ -154,7 +154,7 @@ class CandidateQuery:
         gone = {suffix for suffixes in kinds for suffix in suffixes[1:]}
         left_out = {}
         if len(named) - len(gone) > FEW_GROUPS:
-            # The kind with the most groups is sent, because hosts with that many devices are the rarest.
+            # Request the kind of devices of which the server needs most, because few hosts have so many devices.
             devices = sorted((suffixes for suffixes in kinds if self._composable(suffixes)), key=len, reverse=True)
             left_out = {suffixes[0]: self.groups[suffixes[0]] for suffixes in devices[1:]}
         clones = {
@@ -359,8 +359,8 @@ def _read_image(query: CandidateQuery, spec: RequestSpec) -> None:
 def _choose_policy(query: CandidateQuery, of_flavor: Iterable[str]) -> None:
     """Set the query's group policy to "none" if it has several named groups and no policy.
 
-    Placement requires a policy for several named groups. If the flavor itself has several, the flavor must set the
-    policy, so only a warning is logged.
+    Placement requires a policy for several named groups. ``of_flavor`` are the names of the flavor's own groups. If
+    there are several of these, the flavor should set the policy: only a warning is logged.
     """
     named = {suffix for suffix, group in query.groups.items() if suffix and group.resources}
     if query.policy or len(named) < 2:

@@ -29,7 +29,7 @@ Ts = TypeVarTuple('Ts')
 
 # Number of errors of each plug-in since this process started, by class name.
 FAILED: Counter[str] = Counter()
-# {request: names of plug-ins whose error was logged}. Without it, one request could log an error several times.
+# {request: names of plug-ins whose error was logged}, so that a plug-in's error is logged once for each request.
 _TOLD: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 

@@ -11,6 +11,6 @@ DISABLED = 'COMPUTE_STATUS_DISABLED'
 def compute_status(query: CandidateQuery, spec: RequestSpec, facts: PrefilterFacts) -> None:
     """Exclude hosts whose compute service is disabled. This prefilter cannot be turned off.
 
-    ComputeFilter later checks the service itself again.
+    It reads a trait in Placement, which may be out of date. So ``ComputeFilter`` later checks the service's row.
     """
     query.root_forbidden.add(DISABLED)
