@@ -29,12 +29,18 @@ def has_ports(uuid: str, metadata: Mapping[str, str]) -> bool:
 
 
 def of(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid to which Cyborg has bound the accelerator requests that the server's guest uses now."""
+    """Return the uuid to which Cyborg has bound the accelerator requests that the server's guest uses now.
+
+    It is the uuid of the server, or of the migration that brought the server to its host.
+    """
     return metadata.get(BOUND_TO) or uuid
 
 
 def before(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid to which Cyborg has bound a server's requests at the source of its unconfirmed move."""
+    """Return the uuid to which Cyborg has bound the accelerator requests that a server had before an unconfirmed move.
+
+    It is the uuid of the server, or of an earlier migration.
+    """
     return metadata.get(BEFORE) or uuid
 
 

@@ -46,7 +46,7 @@ class HostAccelerators:
         # {device profile: (expiry time, its number of accelerators, or None if Cyborg has no such profile)}
         self._profiles: dict[str, tuple[float, int | None]] = {}
         self._waiting = Waiting()
-        # ``tell(uuid)`` reports an event about this uuid, and returns whether a thread waits for one.
+        # ``tell(uuid)`` reports an event about this uuid, and returns whether a thread waits for such an event.
         self.tell = self._waiting.tell
 
     @property

@@ -144,16 +144,16 @@ class DeviceHealth:
 
     # -- cleaning of released devices ----------------------------------------------------------------------------------
     def _leave(self, addresses: Collection[str]) -> dict[str, dict[str, str | None]]:
-        """Start a thread that cleans devices once they are free, and return the marks that make them dirty until then.
+        """Start a thread that cleans devices once they are free, and return the reason DIRTY for each device.
 
-        The result is a dict from device address to a dict from reason to text. Called just before the devices are
-        freed, by a thread that holds ``Tracker.writing``.
+        The result is {address: {DIRTY: text}}, which the caller writes to the devices' rows. Called just before the
+        devices are freed, by a thread that holds ``Tracker.writing``.
         """
         concurrency.spawn(self._clean_after, name='clean devices')
         return {address: {DIRTY: NOT_YET} for address in addresses}
 
     def _clean_after(self) -> None:
-        # The thread that frees the devices holds ``Tracker.writing``. Wait until it has released it.
+        # The thread that frees the devices holds the lock ``Tracker.writing``. Wait until the lock is free.
         with self._host.tracker.writing(self._ctxt()):
             pass
         self._clean_all()

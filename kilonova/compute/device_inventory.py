@@ -51,7 +51,7 @@ class DeviceInventory:
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
         # ``leave(addresses)`` is called for devices that are about to be freed.
-        # It returns {address: {reason not to offer the device: text}}.
+        # The result of ``leave`` is {address: {reason not to offer the device: text}}.
         self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property

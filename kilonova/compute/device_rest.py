@@ -33,13 +33,13 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 _GONE = 'its host no longer has it'
-# Maximum number of times that the waiting time is doubled.
-# It only keeps 2 ** n small: ``[devices]failed_rest_max`` limits the waiting time much earlier.
+# Maximum number of times that the waiting time is doubled, so that 2 ** n stays a small number.
+# The waiting time itself is limited by ``[devices]failed_rest_max``.
 _MOST_DOUBLINGS = 40
 
 
 class DeviceRest:
-    """The failed devices of one host.
+    """Keeps failed devices of one host unavailable for a waiting time, and then checks them.
 
     ``health(device)`` runs the operator's check and returns why the device is not healthy, or None. ``clock`` returns
     seconds since 1970.
@@ -140,8 +140,8 @@ class DeviceRest:
             return
         if not entry.removed:
             LOG.info('Device %s passed its check and is offered again', address)
-        # The row of a device that has left the host exists only because of its failure marks. Remove all of them then.
-        # If the device is present, keep the number of failures.
+        # If the device has left the host, its row exists only because of the failure marks: remove all of these marks.
+        # If the device is present, keep only the number of failures.
         names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
         self._book.bar(ctxt, {address: dict.fromkeys(names)})
 

@@ -34,7 +34,7 @@ from kilonova.rpc.compute import Compute
 LOG = logging.getLogger(__name__)
 
 # Errors that do not mean that this host failed.
-# After one of them the conductor ends the operation, tries another host, or sends the call again.
+# After such an error the conductor ends the operation, tries another host, or sends the call again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
@@ -196,8 +196,8 @@ class Order:
 def as_known(error: Exception) -> Exception:
     """Return the error as an instance of a class that the caller's process can rebuild.
 
-    This is the class of the same name in ``kilonova.errors``, or else the nearest base class in that module. An error
-    that the request caused becomes Invalid if that class has another ``cause``.
+    This is the class of the same name in ``kilonova.errors``, or else the nearest base class in that module. If the
+    request caused the error, but that class stands for another cause, the class is Invalid.
     """
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))

@@ -33,11 +33,11 @@ KEPT = {
     VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
 }
 # vm_states of servers whose guest must be off.
-# It may still run, for example if its host was down when the server was soft-deleted.
+# Such a guest may still run, for example if its host was down when the server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
-# Seconds that the start of this service spends on guests that fail to start.
-# After that, conductors start the remaining guests later.
+# Maximum seconds that the start of this service spends on guests that fail to start.
+# The guests that were not tried by then are started later by conductors.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
@@ -58,8 +58,8 @@ class HostGuests:
     def boot(self) -> None:
         """Start the guests that ran before, mark other servers as off, and stop guests that must now be off.
 
-        Called once, when the service starts. Conductors start later the servers that can't be started now, and the
-        servers that were already waiting for a start.
+        Called once, when the service starts. If a server can't be started now, a conductor starts it later. Servers
+        that were already waiting for a start are also left to the conductors.
         """
         ctxt, host = self._ctxt(), self._host
         host.interrupted.clear()

@@ -56,8 +56,9 @@ class Holders:
     def _begin(self, uuid: str, related: Mapping[str, frozenset[str]], addresses: frozenset[str]) -> None:
         """Record that a server's guest is about to get devices.
 
-        Raises DevicesFailed if one of the ``addresses`` belongs to another server, or to another guest that is being
-        started.
+        ``related`` is a dict from each wanted device to the addresses of the device and of related devices, and
+        ``addresses`` are all these addresses. Raises DevicesFailed if another server, or another guest that is being
+        started, has one of them.
         """
         with self._lock:
             for entry in self._tracker.host_devices.entries.values():
@@ -71,7 +72,7 @@ class Holders:
 
 
 def _name(domain: DomainInfo, ours: bool) -> str:
-    """Return the name of the holder for an error's text."""
+    """Return the name of a domain that holds devices, for an error's text. ``ours`` is True for a server's domain."""
     if ours:
         return f'server {domain["uuid"]}'
     return f"domain '{domain['name']}' ({domain['uuid']}), which is no server of this host,"

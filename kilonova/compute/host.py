@@ -95,7 +95,7 @@ class Upcalls:
         Raises:
             KeyGone: The operation is at another step or has ended.
             HostRejected: The ``host`` has already done this step and undone it.
-            ReleasePending: The ``host`` must first release something that it still has of the server.
+            ReleasePending: The ``host`` must first release what an earlier operation of the server left on it.
         """
         return self._ask(f'check of step {key}', lambda: self._client.check_key(ctxt, key=key, undo=undo, host=host))
 
@@ -165,7 +165,7 @@ class Upcalls:
 
 @dataclass
 class ComputeHost:
-    """One compute service. ``name`` is the service's host; the tracker has the node's name."""
+    """One compute service. ``name`` is its host name. The node's name may differ and is in ``tracker``."""
 
     name: str
     conf: cfg.ConfigOpts

@@ -38,8 +38,8 @@ AUTO = 'AUTO: '
 SETTLE = 0.2
 # Seconds between two checks whether the step that this host runs for the guest's server has ended.
 ORDER_LOOK = 0.5
-# Seconds between two checks whether the server's operation has ended.
-# After the last check, only the periodic comparison of all guests is made.
+# Pauses in seconds between the checks whether the server's operation has ended.
+# If it has not ended at the last check, the guest is left to the periodic comparison of all guests.
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 

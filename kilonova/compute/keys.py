@@ -125,13 +125,13 @@ class TaskRegistry:
             raise
         except BaseException:
             # The error is not an ``Exception``: this thread is being ended from outside.
-            # Raise Unanswered in the threads that wait for its result, so that the conductor sends their calls again.
+            # Raise Unanswered in the threads that wait for the task, so that the conductor sends their calls again.
             work.end(errors.Unanswered(who='this host', reason='it stops'))
             raise
         finally:
             with self._lock:
                 del self._running[name]
-                # Unanswered is not a final outcome: when the call is repeated, the other service may answer again.
+                # Unanswered is not a final outcome: the service that was silent may answer when the call is repeated.
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)

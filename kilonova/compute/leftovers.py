@@ -67,7 +67,8 @@ class Leftovers:
     def remove_files(self) -> None:
         """Remove files of deleted servers that have no guest.
 
-        For each server, ``[DEFAULT]maximum_instance_delete_attempts`` tries are made until this process restarts.
+        If this fails ``[DEFAULT]maximum_instance_delete_attempts`` times for a server, it is not tried again before the
+        service restarts.
         """
         host, most = self._host, self._host.conf.maximum_instance_delete_attempts
         with_guests = set(host.driver.guests.list_instance_uuids())

@@ -62,7 +62,7 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 LOG = logging.getLogger(__name__)
 
 # Seconds between two checks of failed devices.
-# Servers whose operation ran when this service started are checked as often.
+# The same interval is used for servers that were in an operation when this service started (``look_again``).
 LOOK_AGAIN = 5
 # Seconds between two checks whether a usage audit period has ended.
 AUDIT_PERIOD = 60

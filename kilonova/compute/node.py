@@ -51,7 +51,7 @@ class Node:
     ) -> None:
         self._host, self._placement, self._ctxt, self._clock = host, placement, ctxt, clock
         self.kinds = kinds.from_conf(host.conf)
-        # The aliases are only parsed here, so that a wrong alias makes the start fail and not the first move.
+        # Parse the aliases only to find errors: a wrong alias must end the start, not fail a later move.
         Aliases.from_conf(host.conf)
         self._refreshed = clock()
         self._disabled: bool | None = None
@@ -389,9 +389,9 @@ class Node:
         }
         try:
             for provider_uuid in used_up.values():
-                # A one_time_use device that was used is fully reserved.
-                # Set its reserved amount to 0 for a moment, so that the allocation is accepted.
-                # ``use_up`` reserves it again.
+                # A one_time_use device that was used is fully reserved in Placement.
+                # Set the device's reserved amount to 0 for a moment, so that Placement accepts the allocation.
+                # ``use_up`` reserves the device again.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(
                     provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}

@@ -154,7 +154,7 @@ class HostTask:
         self.host, self.ctxt, self.instance = host, ctxt, instance
         self.key, self.check = work.key, work.check
         self.error: Exception | None = None
-        # True once a save has written the action event.
+        # True after a save of this step has also written the event of the instance action.
         self.has_told = False
         self._checks = checks
         self._undos: list[tuple[Callable[..., object], tuple[object, ...]]] = []
@@ -170,7 +170,7 @@ class HostTask:
             Cancelled: The operation has been cancelled.
             KeyGone: The operation is no longer at this step, or does not undo it.
             HostRejected: This host has already done this step and undone it.
-            ReleasePending: This host must first release something that it still has of the server.
+            ReleasePending: This host must first release what an earlier operation of the server left on it.
         """
         host, uuid = self.host, self.instance.uuid
         with host.locks.hold(uuid):
@@ -220,9 +220,8 @@ class HostTask:
     def undoing(self, name: str) -> Iterator[None]:
         """Run the registered undos, newest first, if the block raises an ``Exception``. Then raise that error again.
 
-        Errors of undos are only logged. Nothing is undone if the process ends (the error is not an ``Exception``), or
-        if it stops while it waits for an answer (``Stopping``). In these cases the conductor sends the call to the next
-        process.
+        Errors of undos are only logged. Nothing is undone if the error is ``Stopping`` or not an ``Exception``: the
+        process is ending, and the conductor sends the call to the next process.
         """
         try:
             yield
@@ -236,8 +235,8 @@ class HostTask:
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The conductor no longer waits for this step.
-                    # Anything that is left is removed when the operation is undone, or when this host starts again.
+                    # The conductor no longer waits for this step, so stop here.
+                    # The conductor's undo or the next start of this host removes what this undo has left.
                     LOG.info(
                         '%s: the undo %s has stopped: %s',
                         name,
@@ -424,7 +423,8 @@ class HostTask:
     def save_tags(self, late: bool = False) -> None:
         """Save the addresses at which the guest finds its tagged devices. Called after an attach or detach.
 
-        If ``late`` is True, or if the operation is undoing the step, nothing is saved if the server has left this host.
+        ``late`` is True if the server may have left this host meanwhile. Then, and in an undo, read the server's row
+        first, and save nothing if the server is on another host.
         """
         extra, late = tags_found(self.instance), late or self._checks is StepCheck.UNDO
         if extra and late:
@@ -440,8 +440,8 @@ class HostTask:
         """Free the devices, CPUs, memory and disk that the server holds on this host, and save this in the database.
 
         ``leaving`` is called with the name (claim key) of each of the server's claims on this host. The claims for
-        which it returns True are freed. If ``unsided`` is True, devices that the server holds without a known claim are
-        freed as well. ``fields`` are saved in the same transaction.
+        which it returns True are freed. If ``unsided`` is True, also free devices of which the tracker does not know
+        the claim. ``fields`` are saved in the same transaction.
         """
         tracker = self.host.tracker
         with tracker.writing(self.ctxt):

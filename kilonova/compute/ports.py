@@ -25,8 +25,8 @@ from kilonova.compute.waiting import Waiting
 LOG = logging.getLogger(__name__)
 
 # LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``.
-# LONGEST_LOOK: limit of the seconds between two queries, which double each time.
-# Neutron is probably busy if no event arrives.
+# LONGEST_LOOK: maximum seconds between two queries. The pause between queries doubles up to this maximum.
+# If no event arrives, Neutron is probably busy, so the queries become less frequent.
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
@@ -41,7 +41,7 @@ class HostPorts:
     def __init__(self, client: NetworkClient | None = None, timeout: float = 0, is_fatal: bool = True) -> None:
         self._client, self._timeout, self._is_fatal = client, timeout, is_fatal
         self._waiting = Waiting()
-        # ``tell(uuid)`` reports an event about a server's ports, and returns whether a thread waits for one.
+        # ``tell(uuid)`` reports an event about a server's ports, and returns whether a thread waits for such an event.
         self.tell = self._waiting.tell
 
     def plugged(

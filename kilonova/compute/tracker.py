@@ -220,10 +220,10 @@ class Tracker:
             )
 
     def plan_more(self, instance_uuid: str, request: objects.InstancePCIRequest) -> ClaimPlan:
-        """Plan a device for one more request of a server of this host.
+        """Plan to claim a device for one more PCI request of a server of this host.
 
-        If the server already has a device for the request, the device stays. Raises HostRejected if no device that fits
-        the request is free near enough to the server's NUMA cells.
+        If the server already has a device for the request, it keeps that device. Raises HostRejected if no device that
+        fits the request is free near enough to the server's NUMA cells.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})

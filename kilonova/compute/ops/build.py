@@ -46,7 +46,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
         return error
     text = readable(error)
     # If the network service did not connect the ports in time, it would probably fail on another host as well.
-    # So the conductor tries no other host.
+    # After BuildAbort the conductor tries no other host.
     if errors.cause_of(error) is errors.Cause.REQUEST or isinstance(error, errors.VirtualInterfaceCreateException):
         return errors.BuildAbort(instance_uuid=op.instance.uuid, reason=text)
     return errors.HostRejected(f'Build of instance {op.instance.uuid} was re-scheduled: {text}')
@@ -93,7 +93,7 @@ def _claim(op: HostTask, order: objects.BuildOrder) -> list[objects.PciDevice]:
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
     # The server's row has the PCI requests with the Placement providers of the first host.
-    # For an alternate host, write them again with that host's providers.
+    # On an alternate host, write the PCI requests again with the providers of this host.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     fields: ClaimFields = {
         'transition': 'build.claim',
@@ -192,8 +192,8 @@ def _release(op: HostTask) -> None:
 def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
     """Destroy the guest and release the claims of a build that was complete, partial or never started.
 
-    If the end of the build was saved, nothing is changed. In this case the server is on this host, and only the reply
-    to the conductor was lost.
+    ``ended`` are further fields to save with the release. If the end of the build was saved, nothing is changed: the
+    server is on this host, and only the reply to the conductor was lost.
     """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
@@ -222,8 +222,8 @@ def undo_build(op: HostTask) -> Reply:
     return {}
 
 
-# WRITE means that the conductor is not asked before the guest is deleted, because a delete is never revoked.
-# The final save checks the operation key.
+# WRITE: delete the guest without asking the conductor first, because a delete is never revoked.
+# Only the final save checks whether the operation is still at this step.
 @operation_method(Compute.terminate_instance, checks=StepCheck.WRITE, forward=True)
 def terminate(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host, and release all resources that the server holds on this host.

@@ -34,8 +34,7 @@ def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
         op.notify('instance.resize_confirm.start')
         move.restore_claims(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
-        # If a move within one host has no migration context any more, it was confirmed before.
-        # Then there is nothing left to free.
+        # Within one host, a missing migration context means that an earlier call has already freed the old resources.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
     return {}

@@ -86,7 +86,7 @@ def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
 
 
 def _become_here(op: HostTask, order: objects.EvacuateOrder) -> Extra:
-    """Set the fields of the instance object to their values on this host.
+    """Set the PCI requests and the NUMA placement of the instance object to their values on this host.
 
     Return the columns of instance_extra to write.
     """

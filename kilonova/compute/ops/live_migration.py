@@ -53,9 +53,10 @@ def check_source(op: HostTask) -> Reply:
 
 @operation_method(Compute.check_can_live_migrate_destination, checks=StepCheck.WRITE, verdict=move.verdict)
 def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> Reply:
-    """Compare the guest with this host, and claim its resources. Return how it is transferred and placed here.
+    """Check that the guest can run on this host, the destination, and claim resources for it.
 
-    The result is a ``PlacedOffer``. Raises HostRejected if this host can't take the guest; an alternate host may.
+    Return a ``PlacedOffer``: how the guest is transferred, and its placement on this host. Raises HostRejected if this
+    host can't take the guest; an alternate host may.
     """
     live = op.host.driver.live_migrations
     op.begin('compute_check_can_live_migrate_destination')
@@ -63,7 +64,7 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
         op.undo(move.failed, op)
         offer = live.offer(op.instance, order.guest, order.block, order.over_commit)
         devices = move.claim(op, order, TaskState.MIGRATING, status='preparing')
-        # Register this undo only after the claim has succeeded, because a refused claim has nothing to free.
+        # Register this undo only after the claim. If the claim is refused, there is nothing to free.
         op.undo(move.free, op, order.migration)
         op.host.check_claimed(op.ctxt, op.instance, devices)
         accelerators = _identified(
@@ -84,8 +85,8 @@ def check_destination(op: HostTask, order: objects.LiveMigrationCheckOrder) -> R
 def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]) -> dict[str, str]:
     """Return {address of a device at the source: address of the device of this host that replaces it}.
 
-    ``before`` are the guest's devices at the source, ``here`` the devices that this host claimed. Raises
-    MigrationPreCheckError if a device has no counterpart with the same properties on the other host.
+    ``before`` are the guest's devices at the source, ``here`` the devices that this host, the destination, claimed.
+    Raises MigrationPreCheckError unless each device has a counterpart with the same properties.
     """
     left, found = list(here), {}
     for device in before:

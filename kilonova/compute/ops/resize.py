@@ -48,7 +48,7 @@ def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
         _check_host(op, migration)
         disk = host.driver.moves.prepare_move()
         devices = move.claim(op, order, TaskState.RESIZE_PREP)
-        # Register this undo only after the claim: a refused claim must not free resources of an earlier claim.
+        # Register this undo only after the claim. After a refused claim it would free an earlier claim of the server.
         op.undo(move.free, op, migration)
         op.check()
         host.driver.guests.check(move.after(op, order), image_of(instance, order.image))
@@ -92,8 +92,8 @@ def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
 def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
     """Write that the event of the instance action has failed, and send the notifications that Nova sends."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
-        # The step has not failed.
-        # After KeyGone another conductor runs the operation, and after Unanswered the call is sent again.
+        # The step has not failed: after KeyGone another conductor runs the operation.
+        # After Unanswered the conductor sends the call again.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
@@ -115,7 +115,8 @@ def undo_prep_resize(op: HostTask, migration: objects.Migration) -> Reply:
 def _progress(op: HostTask, migration: objects.Migration) -> Progress:
     """Return a function that writes the progress of the disk transfer to the migration's row.
 
-    The function raises an error, which ends the transfer, if the operation has been cancelled or taken over.
+    The function raises an error, which ends the transfer, if the operation was cancelled or taken over by another
+    conductor.
     """
     note = move.noting(op, migration)
     return lambda done, total: note({'disk_total': total, 'disk_processed': done, 'disk_remaining': total - done})

@@ -84,11 +84,11 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
     )
 
 
-# WRITE means that the conductor is not asked before the guest is deleted: its disk has been uploaded as an image.
-# The final save checks the operation key.
+# WRITE: delete the guest without asking the conductor first, because its disk has been uploaded as an image.
+# Only the final save checks whether the operation is still at this step.
 @operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
 def offload(op: HostTask) -> Reply:
-    """Delete the server's guest and files on this host and release its resources. The conductor writes its state."""
+    """Delete the server's guest and files on this host and release the resources. The conductor writes the state."""
     with op.exclusive():
         op.notify('instance.shelve_offload.start')
         op.host.driver.guests.destroy(op.instance)

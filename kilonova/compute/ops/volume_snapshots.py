@@ -78,7 +78,10 @@ def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
 
 
 def _both(op: HostTask, files: Mapping[str, str]) -> tuple[AttachedVolume, AttachedVolume]:
-    """Return two objects for one volume: with the file ``files['name']``, and with the snapshot's ``files['new']``."""
+    """Return two objects for the same volume: one with its file before the snapshot, one with the snapshot's file.
+
+    ``files`` has the file names as ``name`` and ``new``.
+    """
     volume = volume_of(op, files['volume_id'])
     return volume.in_file(files['name'], files['format']), volume.in_file(files['new'], QCOW2)
 

@@ -72,9 +72,10 @@ def detach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.undo_detach_volume, checks=StepCheck.UNDO, forward=True)
 def undo_detach(op: HostTask, volume_id: str) -> Reply:
-    """Undo ``detach``: attach the volume to the guest again. Safe if the guest never released the volume.
+    """Undo ``detach``: attach the volume to the guest again.
 
-    Nothing is done if the server is on another host now, or no longer has the volume.
+    It is safe to call it even if the guest still has the volume. Nothing is done if the server is on another host now,
+    or no longer has the volume.
     """
     with op.exclusive():
         if op.is_at_home() and find_volume(op, volume_id) is not None:
