@@ -172,7 +172,10 @@ class DeviceInventory:
         )
 
     def view(self, leaving: Collection[str] = ()) -> dict[str, pci_placement.DeviceProvider]:
-        """Return a dict from name to the resource provider that represents devices of this host in Placement."""
+        """Return a dict from name to the resource provider that represents devices of this host in Placement.
+
+        ``leaving`` are the addresses of held devices that are about to be freed.
+        """
         return self._host.tracker.host_devices.providers(self._record.hypervisor_hostname, leaving)
 
     # -- devices that are not offered to servers -----------------------------------------------------------------------

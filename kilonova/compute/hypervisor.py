@@ -39,7 +39,7 @@ SETTLE = 0.2
 # Seconds between two checks whether the step that this host runs for the guest's server has ended.
 ORDER_LOOK = 0.5
 # Pauses in seconds between the checks whether the server's operation has ended.
-# If it has not ended at the last check, the guest is left to the periodic comparison of all guests.
+# If the operation has not ended at the last check, only the periodic comparison of all guests looks at the guest.
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 

@@ -67,7 +67,7 @@ class Leftovers:
     def remove_files(self) -> None:
         """Remove files of deleted servers that have no guest.
 
-        If this fails ``[DEFAULT]maximum_instance_delete_attempts`` times for a server, it is not tried again before the
+        After ``[DEFAULT]maximum_instance_delete_attempts`` failed attempts for a server, its files are kept until the
         service restarts.
         """
         host, most = self._host, self._host.conf.maximum_instance_delete_attempts

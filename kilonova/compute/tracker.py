@@ -460,7 +460,7 @@ class Tracker:
 
     @property
     def used(self) -> Usage:
-        """The total usage of all entries."""
+        """The total usage of all claims on this host."""
         with self._lock:
             return _total(self._entries)
 

@@ -33,10 +33,10 @@ def problem(now: int | None, wanted: str | None = None) -> str | None:
 def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: bool) -> dict[str, str]:
     """Return a dict from address to reason, for functions of a host that are not offered to servers now.
 
-    ``named`` has pairs of a device and the device_spec that matches it. ``reported`` says whether devices are reported
-    to Placement. In Placement, all functions of a card are one provider with one resource class. Therefore only the
-    functions with the card's most frequent vGPU type are offered, or with the lowest type if several types are equally
-    frequent. If devices are not reported, the functions of each type are a pool of their own, and all are offered.
+    Functions without a vGPU type are not offered. ``named`` has pairs of a device and the device_spec that matches it.
+    ``reported`` says whether devices are reported to Placement. If so, all offered functions of a card must have the
+    same vGPU type, because they are one provider: the card's most frequent type, or the lowest of equally frequent
+    types.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

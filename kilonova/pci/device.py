@@ -49,8 +49,8 @@ BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
 # Keys in ``extra_info`` of a failed device: number of failures, and time of the next check in seconds since 1970.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# Key in a device's ``extra_info``: the former value of ``reserved`` of the device's provider in Placement.
-# Kilonova increases ``reserved`` by the provider's number of unavailable devices, and sets it back to this value later.
+# Key in a device's ``extra_info``: the value that ``reserved`` of the device's provider in Placement had before.
+# Kilonova increases ``reserved`` by the provider's number of unavailable devices, and later restores the stored value.
 RESERVED_BEFORE = 'reserved_before'
 # Key in ``extra_info`` and in the pool keys of a network device: comma-separated uuids of Placement providers.
 # The providers in PORT_PROVIDERS guarantee resources, such as bandwidth, to ports on the device's physical function.
@@ -205,7 +205,8 @@ def units(devices: Iterable[PciDevice]) -> int:
 def pool_address(device: PciDevice) -> str:
     """Return the address that identifies the device's pool and its resource provider.
 
-    It is the address of the first device of the device's group, of its physical function, or of the device itself.
+    For a device in a group it is the address of the group's first device. For a virtual function it is the address of
+    its physical function. For any other device it is the device's own address.
     """
     if GROUP_HEAD in device.extra_info:
         return unit(device)

@@ -125,7 +125,7 @@ class _Entry:
 
     @property
     def kept(self) -> bool:
-        """True if the row of a removed device is kept, because it has a reason not to offer the device.
+        """True if the row of a removed device is kept, because it stores why the device must not be offered.
 
         If the device comes back to the host, it is still not offered.
         """
@@ -304,7 +304,10 @@ class NodeDevices:
         return [entry.device.obj_clone() for entry in self.entries.values() if not entry.removed]
 
     def held(self, instance_uuid: str | None = None) -> list[PciDevice]:
-        """Return copies of the devices that server ``instance_uuid`` holds, or any server if it is None, by address."""
+        """Return copies of the devices that a server holds, sorted by address.
+
+        If ``instance_uuid`` is None, return the devices that any server holds.
+        """
         devices = [
             entry.device
             for entry in self.entries.values()
@@ -392,11 +395,11 @@ class NodeDevices:
         ]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
-        """Return the providers of unavailable free devices whose rows lack the provider's former ``reserved``.
+        """Return the providers for which ``marked`` must still store the former ``reserved`` in a device's row.
 
-        The result is a dict from provider uuid to the former value, if another device of the same provider stores it,
-        otherwise to None. Callers then read the value from Placement and call ``marked``. ``leaving`` are the addresses
-        of held devices that are about to be freed; they count as free.
+        These are the providers of unavailable free devices. The result is a dict from provider uuid to the former
+        value, if another device of the same provider stores it, otherwise to None. The caller then reads the value from
+        Placement. ``leaving`` are the addresses of held devices that are about to be freed; they count as free.
         """
         return {
             rp_uuid: _before(entry.device for entry in entries)
@@ -405,11 +408,11 @@ class NodeDevices:
         }
 
     def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> NodeDevices:
-        """Return the devices after storing, in each unavailable free device, the former ``reserved`` of its provider.
+        """Return the devices after storing the former ``reserved`` of their providers in unavailable free devices.
 
-        ``reserved`` is a dict from provider uuid to the value in Placement before it was increased by the number of
-        unavailable devices. ``leaving`` are the addresses of held devices that are about to be freed; they count as
-        free.
+        Kilonova increases ``reserved`` of a provider in Placement by the number of its unavailable devices. The
+        argument ``reserved`` is a dict from provider uuid to the value before this increase. ``leaving`` are the
+        addresses of held devices that are about to be freed; they count as free.
         """
         entries = dict(self.entries)
         for address, entry in self.entries.items():
@@ -464,10 +467,10 @@ class NodeDevices:
         )
 
     def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-        """Return the requests that must be served with devices of this host. Leave out all other ``requests``.
+        """Return those ``requests`` that must be served with devices of this host.
 
-        Left out are requests for a flavor's resources (``resources:…``) whose provider is not a device of this host. A
-        request for the resource class VGPU is always included.
+        Requests for the flavor's own resource classes (``resources:…``) are left out if their provider is not a card
+        with mediated devices of this host. Requests for the class VGPU are always included.
         """
         ours = {
             entry.device.extra_info.get('rp_uuid') for entry in self.entries.values() if entry.device.dev_type == MDEV
@@ -509,7 +512,7 @@ def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
 
 
 def _before(devices: Iterable[PciDevice]) -> int | None:
-    """Return the former ``reserved`` of a provider that its devices store (RESERVED_BEFORE), or None if none does."""
+    """Return the former ``reserved`` of a provider, if one of the provider's ``devices`` stores it, otherwise None."""
     return max(
         (int(device.extra_info[RESERVED_BEFORE]) for device in devices if RESERVED_BEFORE in device.extra_info),
         default=None,
@@ -554,7 +557,7 @@ def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
 def _owned(device: PciDevice, status: str, instance_uuid: str | None, request_id: str | None) -> PciDevice:
     """Return the device with another status and owner.
 
-    The fields are not marked as changed, because a ``Change`` writes them, not the update of the other columns.
+    These fields are not marked as changed: a ``Change`` writes them to the row, separately from the other columns.
     """
     made = device.replaced(status=status, instance_uuid=instance_uuid, request_id=request_id)
     made.obj_reset_changes(['status', 'instance_uuid', 'request_id'])

@@ -67,9 +67,9 @@ class DeviceKind(Protocol):
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """Return a dict from address to status for all devices of this kind.
 
-        Held devices (claimed, allocated) keep their status. The status of a free device depends on the devices that
-        can't be given to another server at the same time, for example its physical function. A reason not to offer the
-        device itself (``device.BARS``) is not considered here: the caller makes such a device unavailable.
+        Held devices (claimed, allocated) keep their status. A free device is unavailable while a device that excludes
+        it, for example its physical function, is held. A reason not to offer the device itself (``device.BARS``) is not
+        considered here: the caller makes such a device unavailable.
         """
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
@@ -85,7 +85,7 @@ class DeviceKind(Protocol):
         """
 
     def used_up(self, device: PciDevice) -> bool:
-        """Return True if the device may be used only once, until an operator resets ``reserved`` of its provider."""
+        """Return True if the device may be used only once, until an operator sets ``reserved`` of its provider to 0."""
 
 
 class PciFunctions:
@@ -112,8 +112,8 @@ class PciFunctions:
         """Return a dict from address to the columns of its row, for the devices that servers may get.
 
         Two lists are logged when they change: the devices that each device_spec matches, and the devices that match a
-        spec but are not offered. A device is not offered if its group lacks a member. A virtual function of a vGPU card
-        is not offered if it has no vGPU type, or if its provider in Placement has another type.
+        spec but are not offered. A device is not offered if another device of its group is missing. A virtual function
+        of a vGPU card is not offered if it has no vGPU type, or if its provider in Placement has another type.
         """
         named = self._named(found)
         self._specs.tell(named)
@@ -146,8 +146,9 @@ class PciFunctions:
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """Return the statuses of all functions, as a dict by address.
 
-        A physical function can't be used while one of its functions is held or has a reason not to be offered, and vice
-        versa. The members of a group depend on each other in the same way.
+        A physical function can't be used while one of its virtual functions is held or unavailable. A virtual function
+        can't be used while its physical function is held or unavailable. The members of a group depend on each other in
+        the same way.
         """
         taken = {
             device.address: device.status if device.status in OWNED else ALLOCATED

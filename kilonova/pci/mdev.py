@@ -210,7 +210,7 @@ class MdevKind:
         self._told: set[str] = set()
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
-        """Check that each parent supports its type, and that ``[pci]device_spec`` does not offer the parent as a whole.
+        """Check that each parent supports its configured type, and that ``[pci]device_spec`` does not offer it whole.
 
         Raises InvalidLibvirtMdevConfig if a parent fails one of the checks.
         """
@@ -320,9 +320,9 @@ class MdevKind:
     def providers(self, nodename: str, devices: Collection[PciDevice]) -> dict[str, DeviceProvider]:
         """Return a dict from name to resource provider, one for each parent.
 
-        The name of a provider contains libvirt's name of the parent. After a change of the parent's type, held devices
-        of the former type are included if the resource class of the two types is the same. Otherwise Placement keeps
-        the former class with the amount that servers use.
+        The name of a provider contains libvirt's name of the parent. After a change of the parent's type, servers may
+        still hold devices of the former type. They are included if both types have the same resource class. Otherwise
+        Placement keeps the former class with the amount that servers use.
         """
         view: dict[str, DeviceProvider] = {}
         for device in sorted(devices, key=lambda one: (one.parent_addr, one.address)):
@@ -358,7 +358,10 @@ class MdevKind:
         return any(self._specs.match(one) is not None for one in (parent, above) if one is not None)
 
     def _planned(self, parent: str, mdev_type: str, number: int, exist: Collection[str]) -> list[str]:
-        """Return UUIDs for devices that don't exist yet: the first planned UUIDs that are not in ``exist``."""
+        """Return ``number`` UUIDs for devices that don't exist yet: the first planned UUIDs that are not in ``exist``.
+
+        ``_uuid`` computes the planned UUIDs of a parent and a type.
+        """
         made: list[str] = []
         count = 0
         while len(made) < number:
@@ -372,7 +375,7 @@ class MdevKind:
         return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
 
     def _is_ours(self, one: DiscoveredDevice) -> bool:
-        """Return True if Kilonova created the device. Its UUID is then a planned one, which ``_uuid`` computes."""
+        """Return True if Kilonova created the device. ``_uuid`` then computes the same UUID for one of its numbers."""
         return any(
             self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
             for number in range(MOST_DEVICES)

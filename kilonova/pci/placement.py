@@ -111,7 +111,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
             leftover.append(device)
         elif 'physical_network' not in spec.tags and not spec.remote_managed:
             _add(view, nodename, device, spec)
-    # A device that is in use but no longer configured stays in its provider until it is free, so that it is counted.
+    # A device that a server holds stays in its provider, even if it is no longer configured, until it is freed.
     for device in leftover:
         if device.status in OWNED and 'rp_uuid' in device.extra_info:
             _provider(view, nodename, device).devices.append(device)
@@ -153,8 +153,8 @@ def lacking(
 ) -> dict[str, dict[str, int]]:
     """Return the part of ``wanted`` that a server's allocations in Placement lack.
 
-    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}. If a provider
-    has too little of one class, the result has all classes that ``wanted`` has for this provider.
+    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}. If any amount
+    of a provider is too low, the result has all amounts that ``wanted`` has for this provider.
     """
     return {
         uuid: dict(resources)
@@ -168,9 +168,8 @@ def with_devices(
 ) -> dict[str, dict[str, Any]]:
     """Return a server's allocations ``there`` after adding the amounts ``more``, which are a result of ``lacking``.
 
-    If the server already has an allocation of a provider in ``more``, that allocation is replaced. It may be for the
-    same device, but of another resource class, which ``[pci]device_spec`` named earlier. If it were kept, the device
-    would count twice.
+    An existing allocation of a provider in ``more`` is replaced. It may be for the same device, but for the resource
+    class of an earlier ``[pci]device_spec``, so the device would count twice.
     """
     return {
         uuid: {'resources': dict(resources)}
@@ -210,7 +209,7 @@ def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec
 
 
 def one_time_use(device: PciDevice, specs: DeviceSpecs) -> bool:
-    """Return whether a device can be used only once, until an operator resets ``reserved``."""
+    """Return whether a device can be used only once, until an operator sets ``reserved`` of its provider to 0."""
     spec = specs.match(describe(device))
     return spec is not None and _once(spec)
 

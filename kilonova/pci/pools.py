@@ -136,7 +136,7 @@ class PciPools:
             pool.rp_uuid = device.extra_info.get('rp_uuid') or pool.rp_uuid
             if device.status == AVAILABLE:
                 pool.add(device)
-        # Pools with the most properties come last, so that simple requests leave their devices to specific requests.
+        # Pools with the most properties come last, so that their devices are kept for requests for these properties.
         return cls(sorted(pools.values(), key=lambda pool: len(pool.keys)), sockets)
 
     def copy(self) -> PciPools:
@@ -236,7 +236,7 @@ class PciPools:
         taken = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # Skip a pool that an earlier turn of this loop has removed from ``self.pools``, see ``_take_from``.
+            # Skip a pool that ``_take_from`` has removed from ``self.pools`` for an earlier pool of this loop.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)

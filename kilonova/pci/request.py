@@ -42,9 +42,9 @@ DEFAULT_NUMA_POLICY = 'legacy'
 ACCELERATORS = 'device_profile_'
 # Maximum number of devices of one flavor. Each device is a group in the query to Placement, which must fit into a URL.
 MOST_DEVICES = 256
-# Key in a request's spec: the names of the port's groups in the query to Placement.
-# In these groups, the port asks for guaranteed resources, such as bandwidth.
-# The port's device must belong to a provider (PORT_PROVIDERS) that Placement chose for these groups.
+# PORT_GROUPS: key in a PCI request's spec. Its value names the groups of the Placement query that belong to the port.
+# With the groups in PORT_GROUPS, the port asks Placement for guaranteed resources, such as bandwidth.
+# The port's device must belong to a provider (PORT_PROVIDERS) that Placement chose for the port's groups.
 PORT_GROUPS = 'port_groups'
 # Keys of a request's specs that only concern Placement. They are not compared with pools.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
@@ -353,7 +353,7 @@ def on_host(
         }
     )
     for request in kept:
-        # Leave out the resources of the given requests. A new request for these would claim the devices a second time.
+        # Subtract the resources of the given requests, so that no new request claims the same devices a second time.
         for provider in itertools.chain.from_iterable(
             mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)
         ):
@@ -394,7 +394,7 @@ def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequ
 
 
 def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> set[str]:
-    """Return the providers that guarantee the resources for which a port asks, or an empty set if it asks for none.
+    """Return the providers that guarantee a port's resources, such as bandwidth, or an empty set if it needs none.
 
     The uuids of the providers are read from Placement's mappings, or else from the request's own spec.
     """

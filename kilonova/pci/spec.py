@@ -311,7 +311,7 @@ def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_r
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
     # Check only a ``devname``, which names just the function with this network interface.
-    # An ``address`` of a physical function is not checked, because it may be meant for its virtual functions.
+    # Don't check an ``address``: the address of a physical function also matches its virtual functions.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)
@@ -364,10 +364,10 @@ def _normal(name: str, standards: Container[str], kind: str) -> str:
 
 
 def group_class(name: str) -> str:
-    """Return the resource class of a group of devices, for specs and aliases that name no class."""
+    """Return CUSTOM_PCI_GROUP_<name>: the resource class of a device group whose spec or alias names no class."""
     return _normal(f'PCI_GROUP_{name}', (), 'resource class')
 
 
 def default_resource_class(vendor_id: str, product_id: str) -> str:
-    """Return the resource class of devices, for specs and aliases that name no class."""
+    """Return CUSTOM_PCI_<vendor>_<product>: the resource class of devices whose spec or alias names no class."""
     return f'CUSTOM_PCI_{vendor_id}_{product_id}'.upper()

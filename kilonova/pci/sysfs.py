@@ -59,9 +59,9 @@ def is_representor(name: str, root: str = ROOT) -> bool:
 def vgpu_type(address: str, root: str | None = None) -> int | None:
     """Return the vGPU type of a virtual function of an NVIDIA card, or 0 if the function has no type yet.
 
-    The type is read from the function's file ``current_vgpu_type``. An operator sets it by writing one of the types in
-    the file ``creatable_vgpu_types`` to this file, and a reboot of the host removes it. Return None if the file is
-    missing or unreadable, or if it contains no number.
+    The type is read from the function's file ``current_vgpu_type``, to which an operator writes one of the types that
+    the file ``creatable_vgpu_types`` lists. After a reboot of the host, the function has no type. Return None if
+    ``current_vgpu_type`` is missing or unreadable, or if it contains no number.
     """
     path = Path(root or ROOT, 'bus', 'pci', 'devices', address, 'nvidia', 'current_vgpu_type')
     try:

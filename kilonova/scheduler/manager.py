@@ -236,7 +236,7 @@ class _Request:
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # A request that names no host does not count as a rebuild, even if its hints say so.
-        # Without this check, a request with such hints could get any host without an allocation in Placement.
+        # Without the check of the named host, such a request could get any host without an allocation in Placement.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace

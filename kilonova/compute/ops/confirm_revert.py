@@ -115,7 +115,7 @@ def _check_devices(op: HostTask, devices: list[objects.PciDevice], accelerators:
 def _old_devices(
     op: HostTask, migration: objects.Migration
 ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
-    """Set the fields of ``op.instance`` to their values before the move.
+    """Set the flavor, PCI requests and NUMA placement of ``op.instance`` to their values before the move.
 
     Return three values: the devices that the server held on this host, its accelerators, and the columns of
     instance_extra to write.

@@ -264,7 +264,7 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
 # -- step 5: the source cleans up --------------------------------------------------------------------------------------
 @operation_method(Compute.post_live_migration, forward=True)
 def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
-    """Delete the guest's domain, disks, volume connections and claim at the source, when it runs at the destination."""
+    """Delete the guest's domain, disks, volume connections and claim at the source, after the guest has moved."""
     with op.exclusive():
         op.host.driver.live_migrations.leave(op.instance, order.offer)
         op.give_back(move.of_source(order.migration))

@@ -264,7 +264,7 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
 
 
 def _become_new(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
-    """Set the fields of the instance object to their values after the move.
+    """Set the flavor, PCI requests and NUMA placement of the instance object to their values after the move.
 
     Return the columns of instance_extra to write.
     """
@@ -278,7 +278,7 @@ def _become_new(op: HostTask, migration: objects.Migration, spec: objects.Reques
 
 
 def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra | None:
-    """Set the fields of ``fresh`` back to their values before the move.
+    """Set the flavor, PCI requests and NUMA placement of ``fresh`` back to their values before the move.
 
     Return the columns of instance_extra to write. Return None if the server is not in this move, or if the destination
     has not written the new flavor yet.

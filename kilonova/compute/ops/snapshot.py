@@ -78,7 +78,7 @@ def _forget(op: HostTask, image_id: str) -> None:
 
 @operation_method(Compute.undo_snapshot_instance, checks=StepCheck.UNDO, forward=True)
 def undo_snapshot(op: HostTask, image_id: str) -> Reply:
-    """Undo ``snapshot`` or ``backup``: delete the copied disk. It is safe to call it even if none was copied."""
+    """Undo ``snapshot`` or ``backup``: delete the copied disk. It is safe to call it even if no disk was copied."""
     with op.exclusive():
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     return {}

@@ -31,7 +31,10 @@ def words(value: str) -> set[str]:
 
 
 def merged(metadata: Metadata) -> dict[str, set[str]]:
-    """Return {metadata key: set of its values in all these aggregates}. Values are split at commas."""
+    """Return {metadata key: set of its values} for several aggregates. Values are split at commas.
+
+    ``metadata`` has the metadata of each aggregate.
+    """
     found: dict[str, set[str]] = {}
     for one in metadata:
         for key, value in one.items():
@@ -77,7 +80,7 @@ class AggregateFilter(BaseHostFilter):
         raise TypeError(f'{type(self).__name__} has no method fits')
 
     def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:
-        """Return a boolean array that is True for the hosts for whose aggregate metadata ``fits`` returns True."""
+        """Return a boolean array that is True for the hosts whose aggregate metadata passes ``fits``."""
         return arrays.by_aggregates(lambda metadata: self.fits(metadata, spec_obj))
 
 

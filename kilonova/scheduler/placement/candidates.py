@@ -145,8 +145,8 @@ def can_be_kept(query: CandidateQuery) -> bool:
 class PlacementCandidates:
     """Hosts and allocation requests of one answer of Placement; it implements ``select.Offers``.
 
-    If ``alone`` is True, claims that were made after the answer are not subtracted. If ``kept`` is True, the answer was
-    stored for an equal query, and the choice ends when Placement refuses a claim.
+    If ``alone`` is True, claims that were made after the answer are not subtracted from it. If ``kept`` is True, the
+    answer is a stored one, and no further host is tried after Placement refuses a claim.
     """
 
     most: int | None = None

@@ -259,7 +259,7 @@ class Claims:
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
         # Release the allocation only if its amounts are still the ones that this call wrote.
-        # The generation alone does not show a change: an allocation that was removed and written again has the same.
+        # The generation does not show this: an allocation that was removed and written again has the same generation.
         if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:
