@@ -134,7 +134,7 @@ class HostAccelerators:
             raise AcceleratorRequestBindingFailed(
                 instance_uuid=holder,
                 msg=f'{" and ".join(asks)} {"ask" if ports else "asks"} for {wanted} '
-                f'accelerators and it has {len(found)}',
+                f'accelerators, but the server has {len(found)}',
             )
         return found
 

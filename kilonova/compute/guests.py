@@ -329,7 +329,7 @@ def _devices(host: ComputeHost, instance: objects.Instance) -> list[objects.PciD
 
 
 def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
-    """Return True if the server's guest runs, or if it need not run. Then the guest is not started again."""
+    """Return True if the server's guest runs, or if it need not run. In both cases the guest is not started again."""
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
     if instance.vm_state in KEPT:
         return not _is_off(instance, state)

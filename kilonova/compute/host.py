@@ -253,7 +253,7 @@ class ComputeHost:
     def await_accelerators(
         self, instance: objects.Instance, flavor: objects.Flavor, bound_to: str, check: Callable[[], None]
     ) -> list[objects.PciDevice]:
-        """Wait until the accelerator requests of a server that comes to this host are bound; return their devices.
+        """Wait until the accelerator requests of a server that moves to this host are bound, and return the devices.
 
         ``flavor`` is the server's flavor on this host. ``bound_to`` is the uuid to which the requests are bound. Raises
         AcceleratorRequestBindingFailed and the errors of ``check_present``.

@@ -238,7 +238,7 @@ class HostTask:
                     # The conductor no longer waits for this step, so stop here.
                     # The conductor's undo or the next start of this host removes what this undo has left.
                     LOG.info(
-                        '%s: the undo %s has stopped: %s',
+                        '%s: the undo %s was not completed: %s',
                         name,
                         getattr(func, '__name__', func),
                         gone,

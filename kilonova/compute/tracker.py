@@ -551,7 +551,7 @@ class Tracker:
 
 
 def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
-    """Replace a server's claims by ``sides`` (a dict from name to entry), and move it to the end of ``entries``."""
+    """Replace a server's claims by ``sides``, a dict from name to entry. The server becomes the last in ``entries``."""
     entries.pop(instance_uuid, None)
     if sides:
         entries[instance_uuid] = sides

@@ -379,8 +379,8 @@ class NodeDevices:
     def barred_since(self, before: NodeDevices) -> list[PciDevice]:
         """Return the allocated devices that became unavailable since ``before``, for a reason that ``before`` lacks.
 
-        The reasons DIRTY and FAILED are ignored. A device is DIRTY only after its server has released it. A failure is
-        recorded in the server's own action.
+        The reason DIRTY is ignored, because a device gets it only when its server releases it. The reason FAILED is
+        ignored, because the server's own instance action already records the failure.
         """
 
         def reasons(device: PciDevice) -> set[str]:

@@ -411,7 +411,8 @@ def with_allocation(
 ) -> InstancePCIRequests:
     """Return copies of the requests, with the uuids of their allocated providers in ``rp_uuids`` (comma-separated).
 
-    The host then takes exactly the devices of these providers.
+    The host then takes exactly the devices of these providers. ``instance_uuid`` is the server's uuid in the result, by
+    default the one in ``requests``.
     """
     if instance_uuid is None and isinstance(requests, InstancePCIRequests):
         instance_uuid = requests.instance_uuid if 'instance_uuid' in requests else None

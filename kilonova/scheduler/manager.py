@@ -54,7 +54,7 @@ from kilonova.scheduler.select import NOT_ENOUGH, Offers, Select, SelectSettings
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of attempts of one call to choose hosts. Another attempt is made only if other requests were faster.
+# Maximum number of attempts of one call. Another attempt follows only if other requests claimed the hosts first.
 TRIES = 5
 # Seconds between two attempts to choose hosts, multiplied by the number of the attempt.
 PAUSE = 0.1

@@ -54,7 +54,7 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 @operation_method(Compute.build_and_run_instance, checks=StepCheck.WRITE, verdict=verdict)
 def build(op: HostTask, order: objects.BuildOrder) -> Reply:
-    """Build and run the server that the order describes. ``verdict`` converts its errors."""
+    """Build and run the server that the order describes. ``verdict`` converts the errors for the conductor."""
     host, instance = op.host, op.instance
     with op.exclusive(), host.build_slots.hold(op.check):
         began = host.clock()

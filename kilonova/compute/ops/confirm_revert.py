@@ -1,7 +1,7 @@
 """Confirm or revert a resize or cold migration. Except ``check_revert``, the steps are repeated until they succeed.
 
 Confirm: the source deletes the disks and guest that it kept, and frees the old devices. Revert: the source checks that
-it can take the server back. Then the destination deletes the new guest and releases its claims. At last the source
+it can take the server back. Then the destination deletes the new guest and releases its claims. Finally, the source
 restores the server.
 """
 

@@ -40,9 +40,9 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 @operation_method(Compute.evacuate_instance, checks=StepCheck.WRITE, verdict=verdict)
 def evacuate(op: HostTask, order: objects.EvacuateOrder) -> Reply:
-    """Build the server that the order describes on this host. Its row names the old host until the build is saved.
+    """Build the server that the order describes on this host.
 
-    ``verdict`` converts the errors.
+    The server's row names the old host until the build is saved. ``verdict`` converts the errors for the conductor.
     """
     host, instance, migration = op.host, op.instance, order.migration
     side, both = claim_key(migration), [migration.source_compute, host.name]

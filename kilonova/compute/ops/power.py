@@ -95,7 +95,7 @@ def unpause(op: HostTask) -> Reply:
 
 @operation_method(Compute.suspend_instance)
 def suspend(op: HostTask) -> Reply:
-    """Save the guest's memory and stop it. The guest's devices stay claimed for its server."""
+    """Save the guest's memory and stop the guest. The server keeps its claim on the devices."""
     with _single_host_operation(op, 'suspend') as reply:
         op.host.driver.power.suspend(op.instance, op.check)
     return reply

@@ -149,7 +149,7 @@ def _fits_on(
     """Return how many servers one host takes, one after the other."""
     with contextlib.ExitStack() as stack:
         for number in range(MOST):
-            # Each server is requested after the previous one was built, so none counts as a build under way.
+            # Each server is requested after the previous one was built, so no server counts as a build under way.
             # The reservations for the previous servers stay until the end.
             choice = Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
             plan = stack.enter_context(choice).plan([uuidutils.generate_uuid()])

@@ -18,7 +18,7 @@ class Services:
         self._rows: dict[tuple[str, str], Row] = {}
 
     def get(self, cell_uuid: str, host: str) -> Row | None:
-        """Return the row of the host's compute service with the additional key ``up``, or None if it has none."""
+        """Return the row of the host's compute service with the additional key ``up``, or None if it has no service."""
         return self._rows.get((cell_uuid, host))
 
     def put(self, cell_uuid: str, service: Row) -> None:

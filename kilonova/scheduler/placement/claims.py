@@ -58,12 +58,12 @@ class Caller:
     def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
         """Return a caller that waits for ``time_left`` seconds from now, or without a limit if it is None.
 
-        ``waiting`` is the attribute of the same name.
+        ``waiting()`` returns the servers that still need a host (see the class).
         """
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
     def check_time(self) -> None:
-        """Raise Unanswered if the time ``until`` has passed, so that the caller no longer waits for an answer."""
+        """Raise Unanswered if the time ``until`` has passed. The caller then no longer waits for an answer."""
         if self.until is not None and time.monotonic() > self.until:
             raise errors.Unanswered(who='the scheduler', reason='the scheduling deadline has passed')
 
@@ -127,8 +127,9 @@ class Claims:
         """Write the server's allocation to Placement.
 
         Raises:
-            PlacementConflict: If Placement refused the allocation and wrote nothing.
-            PlacementInvalid: If Placement refused the allocation and wrote nothing.
+            PlacementConflict: If there is not enough room, or another request changed the allocation. Nothing is
+                written.
+            PlacementInvalid: If the allocation names something that Placement does not know. Nothing is written.
             Unanswered: If Placement does not answer, or if the caller's waiting time is over. An allocation that was
                 written too late is released.
         """
@@ -138,7 +139,7 @@ class Claims:
         try:
             self.check_time()
         except errors.Unanswered:
-            # The caller may have given up before this write. Then no other process would release the allocation.
+            # The caller may have given up before this write, so release the allocation: no other process would do it.
             self.give_back([uuid])
             raise
 

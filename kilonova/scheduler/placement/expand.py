@@ -99,7 +99,7 @@ def _expand(
     taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
     slots: list[list[Slot]] = []
     for kind, able in zip(kinds, providers, strict=True):
-        # Groups with the same resources share the slots of a provider. With ``isolate``, no two groups share a provider.
+        # Groups with the same resources share the slots of a provider. With ``isolate``, groups never share a provider.
         what = None if isolate else tuple(sorted(kind.resources.items()))
         times = 1 if isolate else sum(len(one.suffixes) for one in kinds if one.resources == kind.resources)
         slots.append(

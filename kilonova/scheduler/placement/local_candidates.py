@@ -37,9 +37,9 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# Number of chosen hosts that Placement may refuse. After one more refusal, Placement is queried for candidates.
+# Maximum number of chosen hosts that Placement refuses. After one more refusal, Placement is queried for candidates.
 REFUSALS = 3
-# If this many answers about traits are stored, expired answers are removed before another one is stored.
+# Number of stored answers about traits above which expired answers are removed.
 MOST_BELIEVED = 10_000
 # Number of the best hosts that are tried before Placement is asked for candidates.
 TRIES = 64

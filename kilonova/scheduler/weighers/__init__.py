@@ -168,7 +168,7 @@ def _finite(value: str | float) -> float:
 def normalize(values: ArrayLike, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
     """Scale values to 0..1. All results are 0 if the lowest and the highest value are equal.
 
-    ``minval`` and ``maxval`` are the ends of the scale. If a value is beyond an end, this value is the end.
+    ``minval`` and ``maxval`` are the ends of the scale. If a value is beyond an end, the end is moved to this value.
     """
     given = np.asarray(values, np.float64)
     if not len(given):
