@@ -107,7 +107,10 @@ class Offers(Protocol):
         ...
 
     def requests(self, host_index: int, host: HostState) -> list[Request] | None:
-        """Return the host's allocation requests of which one can be claimed for a server, or None if none is needed."""
+        """Return the host's allocation requests, one of which is claimed for a server.
+
+        None means that the server needs no allocation.
+        """
         ...
 
     def qualifies(self, host: HostState) -> bool:
@@ -267,10 +270,10 @@ class Select:
         return None
 
     def _requests(self, host_index: int, host: HostState) -> list[Request] | None:
-        """Return the host's allocation requests of which one can be claimed for a server, or None if none is needed.
+        """Return the host's allocation requests, one of which is claimed for a server.
 
-        First, filters whose array may pass too many hosts (``at_most``) check this host alone. The list is empty if one
-        of them rejects the host.
+        None means that the server needs no allocation. Before that, filters whose array may pass too many hosts
+        (``at_most``) check this host alone. If one of these filters rejects the host, the list is empty.
         """
         if host.allocation_candidates is not None:
             for one in self._exact:

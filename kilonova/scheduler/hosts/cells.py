@@ -150,7 +150,7 @@ class CellReaders:
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
                 # Read first which servers the hosts have reported, and then the rows of the hosts.
-                # Otherwise a server could lose its reservation before the host's row contains the server.
+                # In the other order, a server could lose its reservation before its host's row contains the server.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []

@@ -79,8 +79,8 @@ class HostSnapshot:
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # The servers were read first, and the hosts' rows are read now.
-            # Otherwise a server could lose its reservation before the host's row contains the server.
+            # Read the hosts' rows after the servers.
+            # If the rows were read first, a server could lose its reservation before its host's row contains it.
             self.refresh()
         return any(itertools.chain.from_iterable(found))
 
