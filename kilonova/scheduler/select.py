@@ -272,8 +272,8 @@ class Select:
     def _requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return the host's allocation requests, one of which is claimed for a server.
 
-        None means that the server needs no allocation. Before that, filters whose array may pass too many hosts
-        (``at_most``) check this host alone. If one of these filters rejects the host, the list is empty.
+        None means that the server needs no allocation. The list is empty if the host does not pass the filters that
+        must check it alone, because their array may pass too many hosts (``at_most``).
         """
         if host.allocation_candidates is not None:
             for one in self._exact:
