@@ -108,11 +108,10 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
 
 
 def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
-    """Return a function that creates an operation without arguments for a server whose time limit is over.
+    """Return a function that creates an operation for a server whose time limit is over, and returns its uuid.
 
-    The function returns the uuid of the operation; it is a value for ``Expires.accept``. ``kind`` is the kind of the
-    operation. ``event`` is the event in the table of kilonova.states that changes the server's states. ``action`` is
-    the name of the instance action.
+    The function is used as ``Expires.accept``. ``kind`` is the kind of the operation, which has no arguments. ``event``
+    is the name of the state transition (``states.TRANSITIONS``), and ``action`` the name of the instance action.
     """
 
     def accept(env: Environment, db: engine.Database, due: Due) -> str:

@@ -68,9 +68,9 @@ class HostLiveness:
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # Seconds without any report in a cell that count as a gap. Each host that is up reports more often than this.
+        # If no host of a cell reports for this many seconds, this is a gap. Hosts that are up report more often.
         self._gap = service_down_time / 2
-        # Seconds between two checks. Three checks fit into the shortest gap, so that no gap is missed.
+        # Seconds between two checks. The period is a third of the shortest time without reports that must be noticed.
         self.period = service_down_time / 6
         self._cells: dict[str, _Cell] = {}
         self._down: dict[str, set[str]] = {}
@@ -157,9 +157,9 @@ class HostLiveness:
         """Return the hosts that count as down for the scheduler, but may report again at any moment.
 
         If the result is not empty, the scheduler should be called again later, because one of these hosts may fit.
-        ``asked`` is the time, by ``now``, of the call to the scheduler. If such hosts existed after ``asked`` and now
-        all report again, the scheduler may have left them out. In this case the result has one text that says so, and
-        no host names.
+        ``asked`` is the time, by ``now``, of the call to the scheduler. Hosts that have begun to report again since
+        then may be missing in the scheduler's reply. If there were such hosts and none is left, the result has one
+        text that says so.
         """
         with db.read() as conn:
             quiet = services.quiet_hosts(conn, self._down_time)
@@ -199,8 +199,8 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # The hosts may be starting at the same time as this process, for example after a power failure.
-                # So if no host has reported recently, the time before this process started is not an outage.
+                # This is the first check of the cell. Hosts may be starting too, for example after a power failure.
+                # Therefore the time before this check does not count as an outage, even if no host reported in it.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )
@@ -210,7 +210,7 @@ class HostLiveness:
             elif cell.since is None:
                 cell.since = now
             elif unheard:
-                # This process read no reports for a while, so there may have been a gap in between.
+                # This process made no checks for a while, and hosts may have been unable to report in that time.
                 cell.since, cell.before = now, cell.looked
             if unheard:
                 cell.deaf = now

@@ -47,7 +47,7 @@ def _reply(result: Any, versions: dict[str, str]) -> Any:
             if other in versions and _key(versions[other]) < _key(version)
         }
         if not older:
-            # In the common case the calling process has this release or a newer one, so nothing must be converted.
+            # Usually the calling process has this release or a newer one, and the object needs no conversion.
             return result.obj_to_primitive()
         return result.obj_to_primitive(target_version=older.get(name), version_manifest=object_versions(name) | older)
     if isinstance(result, (list, tuple)):
@@ -62,7 +62,8 @@ def _key(version: str) -> tuple[int, ...]:
 class ObjectCalls:
     """The three RPC methods by which processes without a database call methods of objects.
 
-    If ``databases`` is given, objects are read and written in its main database, else in the database of the context.
+    If ``databases`` is given, objects are read and written in the main database of ``databases``. If it is None, they
+    are read and written in the database of the caller's context.
     The methods hold no lock and keep no state between calls.
     """
 
@@ -79,9 +80,9 @@ class ObjectCalls:
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call a class method of an object class, and return its result in the caller's versions.
+        """Call a class method of an object class, and return its result, serialized for the calling process.
 
-        ``object_versions`` is a dict from the name of an object to the caller's version of it. Raises
+        ``object_versions`` is a dict from the name of an object to the version that the calling process knows. Raises
         ObjectActionRefused if the method is not marked remotable.
         """
         self._be_at_home(ctxt)

@@ -57,7 +57,7 @@ class Leases:
         self._lock = threading.Lock()
 
     def owner_in(self, db: Database) -> str:
-        """Return the id of this process that its operation rows in a database now have in the column ``owner``."""
+        """Return the owner id under which this process owns operation rows in a database now."""
         return self._of(db).owner
 
     def check(self, db: Database, owner: str) -> None:

@@ -166,7 +166,7 @@ class LeasedOperation(Generic[OutputsT]):
         self.db, self.env, self.owner = db, env, owner
         self.uuid, self.kind, self.instance_uuid = row.uuid, row.kind, row.instance_uuid
         self.args: Arguments = arguments_of.read(row.kind, row.args)
-        # As the row has them, with the keys that a newer release may have written.
+        # The arguments as JSON, as they are in the row. A newer release may have written keys that ``args`` lacks.
         self._stored_args = row.args
         self.outputs: OutputsT = outputs.read(row.outputs)
         self.position, self.attempt, self.undoing = row.position, row.attempt, row.undoing
@@ -174,12 +174,13 @@ class LeasedOperation(Generic[OutputsT]):
         self.request_id, self.created_at = row.request_id, row.created_at
         self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        # Position and attempt in the database. This object's ``position`` may be ahead, as not every step is saved.
+        # Position and attempt in the database. The attribute ``position`` may be higher, as not every step is saved.
         self._place = (row.position, row.attempt)
         # True if the row in the database was compared with this object after the last message to another process.
         self._compared = True
         self._ended = False
-        # Result of the function that wrote the end. If the reply to the COMMIT is lost, the second try has no other.
+        # Result of the function ``write`` that was passed to ``end``.
+        # It is kept here, because a transaction that is repeated after a lost reply does not call ``write`` again.
         self._written: Any = None
 
     def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:
@@ -289,7 +290,7 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # The transaction may be a repetition: a first try may have written the row without getting the reply.
+            # If this is a repeated transaction, the first try may have written the row and lost the reply.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -368,11 +369,11 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # If the row was cancelled but this process has not read that yet, ``end_owned`` returns False.
+        # If the operation was cancelled and this process doesn't know it yet, ``end_owned`` doesn't delete the row.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # The transaction may be a repetition: a first try may have deleted the row without getting the reply.
+                # If this is a repeated transaction, the first try may have deleted the row and lost the reply.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 self._written = write(conn)

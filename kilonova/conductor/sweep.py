@@ -110,10 +110,10 @@ class Sweep:
         return buried
 
     def _without_twins(self, db: Database, rows: list[operations.OperationRow]) -> list[operations.OperationRow]:
-        """Return the rows without those boot rows of a cell that still have a copy in the API database.
+        """Return the rows of a cell, except rows of boots that are also in the API database.
 
-        The conductor that owns the copy deletes it before it continues with the row of the cell (operations.md, rule
-        19). Raises Unanswered if the API database does not answer.
+        The conductor that runs such a boot still has to delete the row in the API database. It continues with the row
+        in the cell afterwards (operations.md, rule 19). Raises Unanswered if the API database does not answer.
         """
         boots = [row.uuid for row in rows if row.kind == 'boot']
         if db is self._env.api or not boots:

@@ -159,7 +159,7 @@ class Work(LeasedOperation[OutputsT]):
         )
 
     def vifs(self, fresh: bool = False) -> list[Vif]:
-        """Return the server's network interfaces, in the order in which its guest has them."""
+        """Return the server's network interfaces in the guest's order. ``fresh`` has the server's row read again."""
         return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
 
     def request_spec(self, stored: Envelope | None = None) -> objects.RequestSpec:
@@ -337,7 +337,7 @@ class Work(LeasedOperation[OutputsT]):
             pause = error.pause
         else:
             self.outputs.tries += 1
-            # If no host reports, messaging has failed. Hosts report again soon after that, so the pause stays short.
+            # If no host reports, messaging is interrupted. The pause stays short, because hosts report again soon.
             longest = 2 * PAUSE if isinstance(error, HostsNotReporting) else LONGEST_PAUSE
             pause = min(PAUSE * 2 ** min(self.outputs.tries - 1, 5), longest)
         LOG.info(

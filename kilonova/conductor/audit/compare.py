@@ -189,7 +189,7 @@ class _AuditRun:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = AuditReport()
-        # {name by which the report's lines call a row: time of the row's last change}
+        # Times of the last changes of rows, as {name of the row in lines of the report: time}.
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:
@@ -262,7 +262,7 @@ class _AuditRun:
         for uuid, why in unreadable.items():
             if uuid not in busy:
                 self._wrong(f'database: {why} Nothing else of the server is compared')
-        # A server with a text that cannot be parsed is not compared further. ``busy`` leaves it out of the comparisons.
+        # Add the servers whose JSON texts cannot be parsed to ``busy``, so that they are not compared further.
         busy |= unreadable.keys()
         self._states(servers, cell, busy)
         self._devices(cell['devices'], servers, moving, busy)
@@ -329,7 +329,7 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # A node's row changes often. So its time of change is used only for report lines about the devices it offers.
+        # A node's row changes often, so its time of change matters only for lines about the devices that it offers.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:

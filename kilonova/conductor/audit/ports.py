@@ -24,8 +24,9 @@ from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
 # The states in which a server may detach a port.
 DETACH = states.TRANSITIONS['detach_interface.start']
-# LATER: {vm state that allows no detach: event after which a detach is possible}. AWAKE: text for other vm states.
+# In these vm states a port can't be detached. The values say in a report line after which event a detach is possible.
 LATER = {'resized': 'its resize is confirmed or reverted'}
+# Event after which a detach is possible in all other vm states.
 AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
 # Resources that a server holds in Placement, as {provider uuid: {resource class: amount}}.
 Held = Mapping[str, Mapping[str, int]]

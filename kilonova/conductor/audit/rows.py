@@ -25,7 +25,7 @@ COLUMNS = {
     'root_gb': 'root_gb',
     'ephemeral_gb': 'ephemeral_gb',
 }
-# Fields that are equal in two copies of one flavor, even if the flavor itself was changed or deleted.
+# Fields that are compared between the flavor in the server's row and the flavor in its request spec.
 COPIED = ('id', 'flavorid', 'vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
 # Columns of a server with JSON that this module and other parts of the audit parse.
 TEXTS = ('numa_topology', 'migration_context', 'network_info')

@@ -107,9 +107,9 @@ def bind(
     client, outputs, uuid = work.env.accelerators, work.outputs, holder
     if outputs.accelerators is None:
         make(work, profile, ports)
-        # The uuids are stored before the requests are bound, so that another conductor that takes the row finds them.
+        # Store the uuids before the requests are bound, so that another conductor that takes the row can delete them.
         work.decide({})
-    # If this process has just created the requests in the first attempt, none is bound yet. So Cyborg is not asked.
+    # In the first attempt, requests that this process has just created can't be bound yet, so Cyborg is not queried.
     look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
     # Delete requests that an earlier attempt has bound to the same uuid and could not delete.
@@ -125,7 +125,7 @@ def bind(
             project_id=work.ctxt.project_id,
         )
     elif there.keys() != ours.keys() or any(one.state in accel_request.FAILED for one in there.values()):
-        # An earlier call asked Cyborg to bind the requests and got no reply. Cyborg has bound only a part of them.
+        # An earlier call to bind the requests got no reply, and Cyborg has bound only some of the requests.
         raise AcceleratorRequestBindingFailed(instance_uuid=uuid, msg='Cyborg did not bind all of the requests')
 
 

@@ -126,7 +126,8 @@ def choose_again(work: BootWork) -> None:
         time_left=SELECT_DEADLINE,
     )
     cell, tried = work.chosen().cell_uuid, work.outputs.hosts[: work.attempt]
-    # Leave out hosts that the server group's policy has excluded before: the scheduler may return a forced host again.
+    # Leave out hosts that the server group's policy excluded in earlier attempts.
+    # The scheduler may return such a host again if the request forces the server to this host.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
     work.outputs.select = tried + [
         choice for choice in ChosenHost.all_of(found[0]) if choice.cell_uuid == cell and choice.host not in closed
@@ -163,7 +164,7 @@ def create_instance(work: BootWork) -> None:
         new_id = _insert_server(work, cell, owner)
         if not _end_api_row(work, cell):
             # The build request is gone, so the user has deleted the server in the meantime.
-            # The row in the API database is still the valid one, and the undo removes the server from the cell.
+            # The operation row in the API database stays valid. The undo deletes the rows that were copied to the cell.
             raise Cancelled(key=work.uuid)
     work.handed_over(cell, owner, _first_in_cell(work))
     work.just_handed_over = True
@@ -224,7 +225,7 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
         # The build request is deleted first, because this statement locks its row.
         # If the user deletes the server at the same time, only one of the transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # The transaction may be a repetition: a first try may have written everything without getting the reply.
+            # If this is a repeated transaction, the first try may have deleted the build request and lost the reply.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -461,7 +462,7 @@ def undo_build(work: BootWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # A host writes its name to the server's row before it starts the guest. Without its name, it runs no guest.
+        # A host writes its name to the server's row before it starts the guest. If the row has no host, no guest runs.
         return not work.failed and work.instance_row(fresh=True)['host'] == host
 
     def leave(conn: engine.Connection) -> None:
@@ -539,7 +540,7 @@ class Boot(Flow[BootOutputs]):
         if isinstance(error, GroupPolicyViolated):
             work.outputs.overtaken = sorted({*work.outputs.overtaken, work.attempt})
             if not self.more_attempts(work):
-                # Other members of the server group have hosts by now. The scheduler takes these hosts into account.
+                # The other members of the server group have hosts by now, so the scheduler can leave these hosts out.
                 choose_again(work)
         return super().next_attempt(work, step, error)
 

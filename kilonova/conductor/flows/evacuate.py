@@ -145,7 +145,7 @@ def undo_evacuate_instance(work: EvacuateWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # A host claims the server before it starts the guest. A host without a claim gets none now, and runs no guest.
+        # The host has a claim if the migration's row names it as the destination. Without a claim it starts no guest.
         return moved.dest_compute == host and not work.cancelled
 
     releases.ask_to_undo(

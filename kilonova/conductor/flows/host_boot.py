@@ -32,7 +32,7 @@ LOOK = 1.0
 
 
 class NotResumed(KilonovaError):
-    """The last try to start the server failed."""
+    """The server could not be started after its host went down, and the start is not tried again."""
 
     msg_fmt = 'The server was not started again after its host went down: %(reason)s'
 

@@ -126,7 +126,7 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
-    # If a user aborted the migration, only the first undo call to the source says that the user aborted it.
+    # The source sends a notification of an abort. So only the first undo call tells it that a user aborted.
     first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(
         instance=work.instance(fresh=True),
@@ -295,7 +295,7 @@ def has_gone(work: LiveWork) -> bool:
     if work.outputs.gone is None:
         order = _undo(work)
         found = _at_source(work, order)
-        # After a switch to post-copy the guest counts as gone, because the newer disks are on the destination.
+        # After a switch to post-copy the guest runs on the destination, so the source no longer has its newest data.
         work.outputs.gone = found['switched'] or (not found['active'] and _has_arrived(work, order))
         work.decide({'position': work.position}, cancelled=True)
     return work.outputs.gone
@@ -315,7 +315,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
-        # If the source has failed several times, ask the destination in its place, so that the operation can end.
+        # If the source has failed several times, return no state, so that the destination is asked instead.
         if work.outputs.tries < releases.UNDO_TRIES:
             raise
         return nothing
@@ -372,7 +372,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
         Step('select', moving.select),
         Step('claim_and_move', moving.claim_and_move, moving.undo_claim_and_move, again_from='claim_and_move'),
         Step('check_destination', check_destination, undo_check_destination, again_from='claim_and_move'),
-        # pre_live_migration has no undo, because the undo of check_destination also deletes the disks.
+        # pre_live_migration needs no undo, because the undo of check_destination deletes the disks that it creates.
         Step('pre_live_migration', pre_live_migration, again_from='claim_and_move'),
         # Another host is tried if the source refuses this destination in live_migration, before the guest is moved.
         Step('live_migration', live_migration, undo_live_migration, again_from='claim_and_move'),

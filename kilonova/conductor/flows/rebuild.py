@@ -40,12 +40,12 @@ LOG = logging.getLogger(__name__)
 # The transition is stored with the step key, so the database shows whether the host may have deleted the disks.
 POINT = 'rebuild.spawning'
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
-# Seconds between two checks whether Cinder has written the image. The report that Cinder sends may get lost.
+# Seconds between two checks whether Cinder has written the image. They are needed, because Cinder's event may be lost.
 LOOK = 5.0
 
 
 class NotReimaged(KilonovaError):
-    """The volume service did not write the image to the volume in time."""
+    """The volume service failed to write the image to the volume, or took too long."""
 
     msg_fmt = (
         'Volume %(volume_id)s did not get image %(image_id)s even after we waited %(seconds).0f seconds. '
@@ -157,7 +157,10 @@ def stop_guest(work: Work[ReimageOutputs]) -> None:
 
 
 def undo_stop_guest(work: Work[ReimageOutputs]) -> None:
-    """Have the host start the guest again if it ran before, unless its root volume was changed or is not attached."""
+    """If the guest ran before the rebuild, have the host start it again.
+
+    Do nothing if the root volume may have been overwritten or is not attached to the host.
+    """
     server = work.instance(fresh=True)
     if not work.outputs.asked and all(volume.host == server.host for volume in server.volumes if volume.is_root):
         releases.ask_to_undo(work, server.host, Compute.undo_stop_to_reimage, instance=server)
@@ -217,10 +220,10 @@ def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
 def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -> None:
     """Request that the volume service writes the image to the volume.
 
-    ``was_asked`` is True if an earlier request got no reply, so that the volume service may have written already. If
-    the volume service refuses this request because of the earlier one, the volume shows the result: its metadata name
-    the image if the image was written, and its status is an error status if the write failed. If ``was_asked`` is
-    False, a refusal means that no write has begun.
+    ``was_asked`` is True if an earlier request got no reply, so that the volume service may have written already. In
+    this case the volume service may refuse this request because of the earlier one. The volume then shows the result:
+    its metadata name the image if the image was written, and its status is an error status if the write failed. If
+    ``was_asked`` is False, a refusal means that no write has begun.
     """
     image_id = work.arguments(ReimageArguments).reimage
     work.before_sending()

@@ -1,7 +1,7 @@
 """Operations that run at the same time as other operations of a server: pending releases and aggregate updates.
 
-If a host must clean up and is down, an operation row of its own is added, a pending release. The row remains after the
-operation and the server have ended, and is deleted when the host has cleaned up (operations.md, rule 23). Images,
+If a host must clean up and is down, a pending release is added, which is a separate operation row. The row remains even
+if the server is deleted, and is deleted when the host has cleaned up (operations.md, rule 23). Images,
 allocations, ports, volumes and accelerators are released in the same way if the service that has them does not answer.
 The flow ``mirror`` updates Placement's aggregates. All these flows are retried until they succeed (``forward_only``).
 """
@@ -67,9 +67,9 @@ def ask_to_undo(
     """Call a host to undo its part of a step, or add a pending release (an operation row), which calls the host later.
 
     Returns the host's reply, or None if the host has not undone its part yet. A pending release is added if the host is
-    down, or if the host is up but the call fails: at once if another host is to be tried, otherwise after
+    down, or if it is up and its calls fail: after one failure if another host is to be tried, else after
     ``UNDO_TRIES`` failures. A host whose release is too old for the method is skipped, because it can't have begun the
-    step. Raises HostNotFenced instead of adding a pending release if the host may still run the guest.
+    step. If the host is down and may still run the guest, HostNotFenced is raised and no pending release is added.
 
     Args:
         work: The operation.
@@ -112,8 +112,8 @@ def ask_to_undo(
 def check_no_guest(work: Work[Any], host: str, may_run: Callable[[], bool] = lambda: True) -> None:
     """Raise HostNotFenced if a host that is down may still run the guest, so that the server could get two guests.
 
-    ``may_run()`` returns whether the host may have started the guest while another host would start it as well. No
-    error is raised if an operator has forced the host down, because it runs no guest then.
+    ``may_run()`` returns False if the host can't have started the guest, or if no other host will start it. Then no
+    error is raised. No error is raised either if an operator has forced the host down, because it runs no guest then.
     """
     if may_run() and not work.env.liveness.is_fenced(work.db, host):
         raise HostNotFenced(host=host) from None
@@ -151,7 +151,7 @@ def add_release(
 ) -> None:
     """Add a pending release: an operation row whose ``args`` say what is released later.
 
-    ``add`` describes the other arguments.
+    ``host`` is the host that the row calls, or None. ``add`` describes the other arguments.
     """
     add(
         work,
@@ -164,9 +164,9 @@ def add_release(
 def add(work: Work[Any], row: OperationRow, *, delay: float = 0, write: Write | None = None) -> None:
     """Insert an operation row that runs at the same time as the server's other operations.
 
-    Conductors may take the row after ``delay`` seconds or later. It is not inserted if the server has a row like it
-    already (``OperationRow.is_like``). ``write(conn)`` is called in the same transaction in any case. Raises LeaseLost
-    if this conductor no longer owns the row of ``work``, and Cancelled if the operation ``work`` was cancelled.
+    Conductors may take the row after ``delay`` seconds or later. The row is not inserted if the server already has an
+    equal one (``OperationRow.is_like``). ``write(conn)`` is called in the same transaction in both cases. Raises
+    LeaseLost if this conductor no longer owns the row of ``work``, and Cancelled if ``work`` was cancelled.
     """
     with engine.silence():
         ours = work.add(row, row.is_like, delay, write)
@@ -297,9 +297,9 @@ def _release_accelerators(work: Work[Outputs]) -> None:
 
 
 def ports_given(work: Work[Any]) -> set[str]:
-    """Return the ids of ports that pending releases of the server list as created by the user.
+    """Return the ids of the user's own ports that pending releases (operation rows) will unbind from the server.
 
-    These ports are not released yet, so they may still belong to the server.
+    These ports may still belong to the server.
     """
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
@@ -453,13 +453,13 @@ def _kept_attachments(work: Work[Outputs]) -> list[str]:
 
 
 def _release_swap(work: Work[Outputs]) -> None:
-    """Delete the attachments of the server in Cinder that its volume rows don't have, and end the volume migration."""
+    """Delete the server's attachments in Cinder that are not in its volume rows, and end the volume migration."""
     give_back_volumes(work, _kept_attachments(work), ())
     end_migration(work, *work.arguments(SwapRelease).volume_swapped)
 
 
 def _release_volumes(work: Work[Outputs]) -> None:
-    """Delete the attachments of the server in Cinder that its volume rows don't have, and volumes of the server."""
+    """Delete the server's attachments in Cinder that are not in its volume rows, and the volumes in the arguments."""
     kept, args = _kept_attachments(work), work.arguments(VolumesRelease)
     made = work.env.volumes.made_for(work.instance_uuid) if args.volumes_made else []
     give_back_volumes(work, kept, [*args.volumes_deleted, *made])

@@ -76,7 +76,7 @@ def mark_shelved(work: Work[Outputs]) -> None:
     event = 'shelve.offload' if rows else 'shelve.done'
     stale = row.system_metadata.get(IMAGE)
     if stale and stale != image_id:
-        # The image of an earlier shelve still exists, because the server was reset or restored and never unshelved.
+        # Delete the image of an earlier shelve. It still exists if the server was reset or restored after that shelve.
         rows.append(release_of_image(work, stale))
 
     Ending(

@@ -55,9 +55,9 @@ UnshelveWork = Work[UnshelveOutputs]
 def get_image_info(work: UnshelveWork) -> None:
     """Read the metadata of the image to which the server was shelved.
 
-    Only fields such as id, size and format are taken from this image. The image properties are those of the server's
-    first image, which its system metadata contain. A server that boots from a volume has no image of a shelve. Raises
-    ShelvedImageMissing if the image does not exist or is not active.
+    Only fields such as id, size and format are taken from this image. The image properties come from the image from
+    which the server was built, and are stored in its system metadata. A server that boots from a volume was shelved to
+    no image. Raises ShelvedImageMissing if the image does not exist or is not active.
     """
     instance = work.instance()
     kept = objects.ImageMeta.from_system_metadata(instance.system_metadata, instance.image_ref).to_dict()
@@ -133,7 +133,7 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # A host claims the server before it starts the guest. A host without a claim gets none now, and runs no guest.
+        # The host has a claim if the server's row names the host. Without a claim it starts no guest.
         return instance.task_state not in states.ENDING and instance.host == host
 
     def leave(conn: engine.Connection) -> None:
@@ -162,9 +162,9 @@ def _end(
 ) -> objects.Instance:
     """Set the server's state to ACTIVE, delete the values of the shelve, and end the operation in one transaction.
 
-    The transaction also adds a pending release (an operation row), which deletes the image of the shelve. ``event`` is
-    the name of the state transition, ``events`` are rows for the instance action, and ``bound`` are changes of system
-    metadata about accelerators (see ``accel.holder``). Returns the server as it was before.
+    The transaction also adds a pending release (an operation row), which deletes the image to which the server was
+    shelved. ``event`` is the name of the state transition, ``events`` are rows for the instance action, and ``bound``
+    are changes of system metadata about accelerators (see ``accel.holder``). Returns the server as it was before.
     """
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)
@@ -242,7 +242,7 @@ def undo_start_shelved_instance(work: Work[Outputs]) -> None:
 
 
 def mark_started(work: Work[Outputs]) -> None:
-    """Set the server's state to ACTIVE, and add a pending release that deletes the image of the shelve."""
+    """Set the server's state to ACTIVE, and add an operation that deletes the image to which the server was shelved."""
     row = _end(work, 'unshelve_start.done')
     work.env.notify.emit(work.ctxt, 'instance.power_on.end', instance=row, host=row.host, moved='unshelve_start.done')
 

@@ -73,7 +73,7 @@ def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
     """Return the part of the port's binding:profile that names the resource providers which Placement chose.
 
     ``mappings`` is a dict from request group to provider uuids. Returns {} if the port guarantees no resources. Raises
-    PortChanged if the port requests other resources now than at the query to Placement.
+    PortChanged if the port's guaranteed resources were changed after Placement was queried.
     """
     wanted = PortResources.read(port.id, port.resource_request)
     try:
@@ -101,7 +101,7 @@ def add(
         nodes = compute_nodes.by_host(conn, row['host'])
     node = next(node for node in nodes if node['hypervisor_hostname'] == row['node'])
     root, pools = node['uuid'], PciPools.from_pool_list(objects.PciDevicePoolList.from_column(node['pci_stats']))
-    # Remove resources of the port that an earlier try may have added, if its reply was lost.
+    # Remove resources of the port that an earlier try of this step may have added without getting the reply.
     settle(work.env, work.instance_uuid, wanted.classes, work.compare_now, but=port_id)
     found = work.env.placement.allocation_candidates(_question(wanted, root))
     offers: list[dict[str, list[str]]] = [request['mappings'] for request in found['allocation_requests']]
@@ -119,7 +119,7 @@ def add(
             ):
                 return mappings
         except PlacementConflict:
-            # Another server has taken the resources of this candidate since, so the next candidate is tried.
+            # Another server has taken the resources of this candidate in the meantime. Try the next candidate.
             continue
     raise NoRoomForPort(
         host=row['host'],

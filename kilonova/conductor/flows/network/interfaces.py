@@ -184,7 +184,7 @@ def create_or_bind_port(work: Work[AttachOutputs]) -> None:
 
 
 def undo_create_or_bind_port(work: Work[AttachOutputs]) -> None:
-    """Release the port that the step created or bound: ports of the server that are not in its info cache."""
+    """Delete or unbind the port of the step, which is any port of the server that is not in its info cache."""
     given = _port_id(work)
     port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
 
@@ -216,7 +216,7 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
-        # This step is saved: the next step calls the host, which compares the step key with the operation row.
+        # This step is saved if the next step calls the host, because the host compares its step key with the row.
         Step(
             'allocate_port_resources',
             allocate_port_resources,

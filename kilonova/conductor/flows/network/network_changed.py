@@ -68,7 +68,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # An operation that brings the server to a host needs all requested ports in the info cache. Wait for its end.
+        # Wait for the end of an operation that brings the server to a host. It needs the interfaces of deleted ports.
         releases.check_no_running_operation(work)
     if args.renamed:
         _name(client, ports, name_in_dns(row['hostname'] or ''))

@@ -48,14 +48,15 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
 
     Raises:
         PortBindingFailed: The network agent of the host can't bind a port.
-        PortChanged: A port requests other resources now than at the query to Placement.
+        PortChanged: The guaranteed resources of a port were changed after Placement was queried.
     """
     move = work.args.migration_uuid if isinstance(work.args, MigrationArguments) else None
 
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
             return vif.before
-        # Store the old providers only in the first try. In a later try the binding may already name the new providers.
+        # The first try stores the providers that the port had before the move.
+        # Later tries keep this value, because by then the binding may name the new providers.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
 
     _to_host(
@@ -71,8 +72,9 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
 def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
     """Bind the ports to the source of a move again, with the devices and resource providers that the server had there.
 
-    If ``agent_away`` is True, a failed binding is accepted, and ``bound_here`` binds the port later. The old PCI
-    requests are read from the migration context, because the destination may have written the new ones to the server.
+    ``zone`` is the availability zone of the source. If ``agent_away`` is True, a failed binding is accepted, and
+    ``bound_here`` binds the port later. The old PCI requests are read from the migration context, because the
+    destination may have written the new ones to the server.
     """
     requests = None
     if moves_here(work):
@@ -103,7 +105,8 @@ def _to_host(
     """Bind the ports to a host and update the info cache.
 
     ``allocation(vif, port)`` returns the part of the binding that names providers in Placement. ``before(vif)`` returns
-    the new value of ``Vif.before``, which holds the providers that the port had before the move.
+    the new value of ``Vif.before``, which holds the providers that the port had before the move. ``agent_away`` is True
+    if a port may stay unbound because the host's network agent is down.
     """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
@@ -112,7 +115,7 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # Only the host itself binds a port that needs a device. A binding to this host is from an earlier try.
+            # Keep a port that is already bound to this host by an earlier try and for which no device is known here.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host
@@ -164,7 +167,7 @@ def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> d
 
 
 def moves_here(work: Work[Any]) -> bool:
-    """Return whether the bindings of the server's ports change even if the server moves on the same host.
+    """Return whether the bindings of the server's ports change even if the server moves within one host.
 
     A binding changes if the port is a function of a PCI device or guarantees resources, because the move may choose
     another device or resource provider.

@@ -96,7 +96,7 @@ def _merge(work: Work[SnapshotOutputs]) -> dict[str, Any]:
 
 
 def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dict[str, Any]) -> Any:
-    """Have the host undo its part after a failure, and return its reply about the files, or None if it is down."""
+    """Call the host's undo method ``method``, and return its reply about the files, or None if the host is down."""
     server = work.instance(fresh=True)
     return releases.ask_to_undo(work, server.host, method, instance=server, **message)
 
@@ -154,7 +154,8 @@ def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[en
 def undo_switch_file(work: Work[SnapshotOutputs]) -> None:
     """Ask the host which file the guest writes to. If it is the new file, write the new file to the server's row.
 
-    If the host is down, the new file is used as well, because it has all data in any case.
+    If the host is down, the new file is written to the row, too. This is safe, because the new file always has all
+    data: it refers to the former file.
     """
     if not work.outputs.done and not work.outputs.kept:
         answer = _look(work, Compute.undo_snapshot_volume, _files(work))
@@ -204,7 +205,7 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
 
 
 def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
-    """Log an error that names the file whose data an operator must merge (docs/admin/volumes.md). ``why`` says why."""
+    """Log an error that names the file whose data an operator must merge (docs/admin/volumes.md), and the reason."""
     args = work.arguments(CreateSnapshotArguments)
     LOG.error(
         'Data that server %s wrote to volume %s is in file %s, which the volume service does not know: %s',
@@ -250,7 +251,7 @@ class Create(OneVolume[SnapshotOutputs]):
         if not work.outputs.refused:
             _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
         if taken and not work.cancelled and not _is_taken(work):
-            # Cinder has rejected the snapshot. A failed operation can't call the host to merge the files any more.
+            # Cinder has rejected the snapshot, so the files should be merged. But a failed operation can't do this.
             _say_where(work, "the server's host failed before")
             taken = False
         if taken:
@@ -291,8 +292,8 @@ def undo_merge(work: Work[SnapshotOutputs]) -> None:
 def notify_of_merge(work: Work[SnapshotOutputs]) -> None:
     """Notify the volume service that it can remove the merged file.
 
-    A refusal of the volume service is ignored: it has removed the file already, or it will request the delete again,
-    and the files are merged by then.
+    A refusal of the volume service is ignored. Either the volume service has removed the file already, or it will
+    request the delete again, and then the host finds the files merged.
     """
     releases.tell_snapshot(work, work.arguments(DeleteSnapshotArguments).snapshot_id, 'deleting', DONE)
     end_with(work, DeleteVolumeSnapshot.event)

@@ -50,7 +50,7 @@ from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of tries to attach a multiattach volume while Cinder attaches it to other servers (a minute).
+# Maximum number of tries to attach a multiattach volume while Cinder attaches it to other servers.
 TURNS = 6
 # Seconds to wait after a request to create an attachment got no reply. After that time Cinder no longer creates it.
 LATE = 120.0
@@ -59,7 +59,7 @@ _COMING, THERE = frozenset(('creating', 'downloading')), frozenset(('available',
 
 
 class VolumeNotCreated(BuildAbort):
-    """A volume for a new server was not created in time."""
+    """The creation of a volume for a new server has failed or takes too long."""
 
     def __init__(self, server: str, volume: Volume, seconds: float) -> None:
         super().__init__(
@@ -193,8 +193,8 @@ def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> Non
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
     """Return the connector, which describes a host to the volume service, and device names for volumes without a name.
 
-    If the host is down, returns the connector that was stored with earlier attachments, and no names. Raises HostDown
-    if there is no such connector.
+    The host is asked for the two. If it is down, returns the connector that was stored with earlier attachments, and no
+    names. Raises HostDown if no connector was stored.
     """
     try:
         said = work.query_host(host, Compute.prepare_volumes, instance=server)
@@ -296,9 +296,10 @@ def _free(work: Work[Any], attachment_id: str) -> None:
 
 
 def _delete_unknown_attachments(work: Work[Any], volumes: Sequence[AttachedVolume]) -> None:
-    """Delete the server's attachments in Cinder that none of its volume rows names.
+    """Delete the server's attachments in Cinder that are not in its volume rows.
 
-    An earlier try of a step has created such an attachment without writing it to a row, or has not deleted it yet.
+    An earlier try of a step may have created such an attachment without writing it to a row, or may have failed to
+    delete it.
     """
     ours = {attachment_id for volume in volumes for attachment_id in volume.attachments}
     for one in work.env.volumes.attachments(work.instance_uuid):
@@ -443,7 +444,7 @@ def renounce(work: Work[Any], host: str) -> None:
 
 
 def forget_source(work: Work[Any], *, later: bool = False) -> None:
-    """Delete the server's attachments in Cinder that none of its volume rows names, such as those to a former host.
+    """Delete the server's attachments in Cinder that are not in its volume rows, such as attachments to a former host.
 
     If the volume service does not answer, or if ``later`` is True, a pending release (an operation row) deletes the
     attachments later. ``later`` is True if another host must disconnect the volumes first.
@@ -471,7 +472,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
     server = work.instance(fresh=True)
     _delete_unknown_attachments(work, server.volumes)
     connector, _names = _connector(work, server, server.host)
-    # The stored connections belong to the first volume, so they are not used for the copy.
+    # Remove the stored connections, because they belong to the first volume and not to the copy.
     known = replace(volume, known_at={})
     made = _make(work, replace(known, volume_id=copy_id), server.host, connector, volume.device, is_complete=False)
     return {
