@@ -59,7 +59,7 @@ class ImageClient(session.RestClient):
         """Return the image's v2 record: id, name, status, size, disk_format, min_disk, min_ram, properties and more.
 
         The image's properties are at the top level of the record. With a context that has a token, the request is the
-        user's. Raises ImageNotFound if this user can see no such image.
+        user's. Raises ImageNotFound if the image does not exist or this user can't see it.
         """
         found: dict[str, Any] = self._ask(image_id, f'/v2/images/{image_id}', ctxt).json()
         return found

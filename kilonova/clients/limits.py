@@ -33,7 +33,7 @@ class LimitsClient:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        # The library reads the configuration from this variable of its module: its functions have no parameter for it.
+        # The functions of oslo.limit have no parameter for the configuration. They read it from this module variable.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
 
@@ -60,7 +60,7 @@ class LimitsClient:
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # No lock is used here: this constructor sends a request to Keystone, and all threads would wait with it.
+            # No lock is used here, because the constructor sends a request to Keystone and may take long.
             # If several threads create an enforcer at the same time, the last enforcer is kept.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
@@ -69,5 +69,5 @@ class LimitsClient:
 
 
 def _no_usage(project_id: str | None, names: Iterable[str]) -> dict[str, int]:
-    """Return an empty dict. oslo.limit requires a function that returns the usage, but here it only reads limits."""
+    """Return an empty dict. oslo.limit requires a function that returns the usage, but Kilonova only reads limits."""
     return {}

@@ -28,7 +28,7 @@ from kilonova import errors
 from kilonova.context import RequestContext
 
 # The number of attempts of a request that only reads.
-# A request that writes is sent once. The operation that needs it checks the current state before it sends it again.
+# A request that writes is sent only once. Its caller reads the current state before it sends such a request again.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
 # Maximum number of seconds for a service to accept a connection. Its response may take longer.

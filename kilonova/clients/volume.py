@@ -111,9 +111,10 @@ class VolumeBackendFailed(errors.Unavailable):
 
 # -- the objects of Cinder ---------------------------------------------------------------------------------------------
 class AttachedTo(NamedTuple):
-    """An attachment of a volume to a server, after the volume was connected.
+    """One entry in the list of attachments that Cinder returns with a volume (``Volume.attachments``).
 
-    ``host`` is None if the volume was read with a user's token.
+    The list has only attachments by which the volume was connected to a host. ``host`` is None if the volume was read
+    with a user's token.
     """
 
     server_id: str
@@ -226,7 +227,7 @@ class VolumeSnapshot:
 
 @dataclass(frozen=True)
 class Attachment:
-    """The attachment of a volume to a server.
+    """The attachment of a volume to a server, as Cinder's API for attachments returns it.
 
     ``status`` is for example 'reserved', 'attaching' (a host knows how to connect to the volume) or 'attached'.
     """
@@ -345,7 +346,7 @@ class VolumeClient(_Attachments):
     """
 
     def volume(self, ctxt: RequestContext | None, volume_id: str) -> Volume:
-        """Return a volume. Raises VolumeNotFound if this user can see no such volume."""
+        """Return a volume. Raises VolumeNotFound if it does not exist or this user can't see it."""
         missing = VolumeNotFound(volume_id=volume_id)
         response = self._send('GET', _path('volumes', volume_id, missing), ctxt=ctxt)
         return Volume.from_body(_answer(response, ctxt, missing)['volume'])
@@ -363,7 +364,7 @@ class VolumeClient(_Attachments):
         return found
 
     def snapshot(self, ctxt: RequestContext | None, snapshot_id: str) -> VolumeSnapshot:
-        """Return a snapshot. Raises SnapshotNotFound if this user can see no such snapshot."""
+        """Return a snapshot. Raises SnapshotNotFound if it does not exist or this user can't see it."""
         missing = SnapshotNotFound(snapshot_id=snapshot_id)
         response = self._send('GET', _path('snapshots', snapshot_id, missing), ctxt=ctxt)
         return VolumeSnapshot.from_body(_answer(response, ctxt, missing)['snapshot'])
@@ -632,9 +633,9 @@ def _path(collection: str, identifier: str, missing: errors.NotFound) -> str:
 def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: errors.NotFound) -> Any:
     """Return the body of a response, or raise the error that the response means.
 
-    ``missing`` are the errors for requested objects that do not exist. For a response 404, the error is raised whose
-    object is named in the response's text. If the text names none of the objects, the 404 has another cause, and
-    Unanswered is raised.
+    ``missing`` are the errors to choose from if the status is 404, one for each object that the request names. The
+    error of the object that the response's text names is raised. If the text names none of these objects, the 404 has
+    another cause, and Unanswered is raised.
     """
     if response.status_code < 400:
         return response.json() if response.content else None

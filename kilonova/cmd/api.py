@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from kilonova.rpc.notify import Notifications
     from kilonova.rpc.routing import RoutedTransport
 
-# At the shutdown, running requests get this number of seconds to finish.
-# No API request takes longer, because conductors do the long work.
+# Seconds that running requests get at the shutdown. This is enough, because conductors do all work that takes long.
 REQUEST_TIME = 10.0
 
 

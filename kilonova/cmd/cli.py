@@ -148,8 +148,7 @@ def run(prog: str, command_line: argparse.ArgumentParser, argv: Sequence[str] | 
             sys.stdout.flush()
     except BrokenPipeError:
         # The program that reads the output has ended, as in 'kilonova-manage device list | head'.
-        # Replace standard output by /dev/null.
-        # Otherwise Python would report an error at its end, because it can't write the rest.
+        # Replace standard output by /dev/null, so that Python's last write at its exit raises no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
 

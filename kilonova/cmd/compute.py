@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# Running steps may finish within this share of the shutdown time.
-# After this time, calls without an answer are not retried.
+# The part of the shutdown time in which running steps may finish and may retry calls that get no answer.
 ORDERS_SHARE = 0.8
 
 
@@ -109,7 +108,7 @@ class ComputePart:
         """Do nothing: the daemon caches nothing from other services."""
 
     def stop(self) -> None:
-        """Stop the service. Running steps get some time to finish. After it, unanswered calls are not retried."""
+        """Stop the service. Running steps get some time to finish, then they don't retry unanswered calls any more."""
         from kilonova import concurrency
 
         if self._serving:

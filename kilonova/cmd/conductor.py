@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from kilonova.db.queries.cells import CellDatabases
     from kilonova.rpc.routing import RoutedTransport
 
-# Running steps may finish within this share of the shutdown time.
-# Steps that take longer are continued by another conductor.
+# The part of the shutdown time in which running steps may finish. Another conductor repeats the steps that did not.
 FLOWS_SHARE = 0.8
 
 

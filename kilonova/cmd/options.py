@@ -24,8 +24,7 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 PROJECT = 'kilonova'
-# service_down_time must be at least this many times report_interval.
-# With a smaller ratio, one late heartbeat would make a service count as down.
+# service_down_time must be at least this many times report_interval, so that one late heartbeat does no harm.
 LATE_HEARTBEATS = 2.5
 
 
@@ -82,8 +81,7 @@ def reload(conf: cfg.ConfigOpts) -> bool:
     """
     LOG.info('Caught SIGHUP, reading the configuration again')
     try:
-        # Parse the files into a copy first.
-        # Otherwise a wrong value would be applied, and would raise an error each time it is read.
+        # Parse the files into a copy first, so that a file with a wrong value raises an error here and is not applied.
         parse(
             [
                 argument
@@ -96,7 +94,7 @@ def reload(conf: cfg.ConfigOpts) -> bool:
         conf.mutate_config_files()
         setup_logging(conf)
     except (Exception, SystemExit):
-        # Catch SystemExit, which oslo.config raises for a wrong value of an option that is on the command line, too.
+        # oslo.config raises SystemExit if a file has a wrong value for an option that the command line also sets.
         LOG.exception('The configuration could not be read again: all options keep their values')
         return False
     return True

@@ -36,7 +36,7 @@ Outcome = tuple[Result, str | None]
 
 
 def cells_v2(cloud: Cloud) -> Outcome:
-    """Check that cell0 and another cell are mapped, and that the other cell has hosts."""
+    """Check that cell0 and another cell are mapped and, if there are compute nodes, that hosts are mapped."""
     from kilonova.db.queries import cells, compute_nodes
 
     setup = "Run command 'kilonova-manage cell_v2 simple_cell_setup' and then retry."

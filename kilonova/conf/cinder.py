@@ -20,8 +20,7 @@ OPTS: list[cfg.Opt] = [
     ),
 ]
 
-# Cinder itself waits 60 seconds for its storage.
-# The timeout here is longer, so that Cinder's own error is still received.
+# Cinder waits up to 60 seconds for its storage and then replies with an error. The timeout leaves time for this reply.
 cfg.set_defaults(OPTS, service_type='block-storage', valid_interfaces=['internal', 'public'], timeout=75)
 
 

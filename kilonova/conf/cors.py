@@ -8,7 +8,7 @@ GROUP = 'cors'
 
 _VERSION_HEADERS = ['OpenStack-API-Version', 'X-OpenStack-Nova-API-Version']
 
-# The middleware registers these option objects themselves, so change the defaults in the objects, not in copies.
+# This changes the defaults in the option objects of the middleware, because the middleware registers these objects.
 cors.set_defaults(
     allow_headers=[
         'X-Auth-Token',

@@ -45,7 +45,7 @@ class FloatingIps(NeutronRequests):
         return [FloatingIp.from_body(body) for body in self._list('floatingips', 'port_id', port_ids)]
 
     def floating_ip(self, ctxt: RequestContext, floating_id: str) -> FloatingIp:
-        """Return a floating IP. Raises FloatingIpNotFound if this user can see no such floating IP."""
+        """Return a floating IP. Raises FloatingIpNotFound if it does not exist or this user can't see it."""
         return FloatingIp.from_body(
             self._one('GET', 'floatingips', floating_id, ctxt, FloatingIpNotFound(name=f'ID {floating_id}'))
         )
@@ -94,5 +94,5 @@ class FloatingIps(NeutronRequests):
         )
 
     def delete_floating_ip(self, ctxt: RequestContext, floating_id: str) -> None:
-        """Delete a floating IP. Raises FloatingIpNotFound if this user can see no such floating IP."""
+        """Delete a floating IP. Raises FloatingIpNotFound if it does not exist or this user can't see it."""
         self._one('DELETE', 'floatingips', floating_id, ctxt, FloatingIpNotFound(name=f'ID {floating_id}'))

@@ -136,7 +136,7 @@ class Networks(NeutronRequests):
         return found
 
     def network(self, ctxt: RequestContext, network_id: str) -> Network:
-        """Return a network. Raises NetworkNotFound if this user can see no such network."""
+        """Return a network. Raises NetworkNotFound if it does not exist or this user can't see it."""
         return Network.from_body(self._one('GET', 'networks', network_id, ctxt, NetworkNotFound(network_id=network_id)))
 
     def visible_networks(self, ctxt: RequestContext, limit: int, *, external: bool = False) -> list[Network]:

@@ -161,7 +161,7 @@ class PortCalls(NeutronRequests):
         self._extensions = _Extensions(lambda: frozenset(body['alias'] for body in self._pages('extensions', (), None)))
 
     def port(self, ctxt: RequestContext | None, port_id: str) -> Port:
-        """Return a port. Raises PortNotFound if this user can see no such port."""
+        """Return a port. Raises PortNotFound if it does not exist or this user can't see it."""
         path = f'/ports/{quote(port_id, safe="")}'
         return Port.from_body(body_of(self._send('GET', path, ctxt=ctxt), ctxt, port_id=port_id)['port'])
 

@@ -16,7 +16,7 @@ class SecurityGroupRule:
     """A rule for incoming traffic.
 
     If ``protocol`` or a port is None, any protocol or port is allowed. The source of the traffic is the security group
-    with the id ``remote_group``, or the address range ``cidr``. If these two are None, it is an address group.
+    with the id ``remote_group``, or the address range ``cidr``. If these two are None, the source is an address group.
     """
 
     id: str
@@ -83,7 +83,7 @@ class SecurityGroups(NeutronRequests):
         ]
 
     def security_group(self, ctxt: RequestContext, group_id: str) -> SecurityGroupRules:
-        """Return a security group. Raises SecurityGroupNotFound if this user can see no such group."""
+        """Return a security group. Raises SecurityGroupNotFound if it does not exist or this user can't see it."""
         return SecurityGroupRules.from_body(
             self._one('GET', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
         )
@@ -101,8 +101,8 @@ class SecurityGroups(NeutronRequests):
     ) -> SecurityGroupRules:
         """Change the name or the description of a security group, and return the group.
 
-        Raises SecurityGroupNotFound if this user can see no such group, and NetworkConflict if the group is a project's
-        default group and would get another name.
+        Raises SecurityGroupNotFound if the group does not exist or this user can't see it. Raises NetworkConflict if
+        the group is a project's default group and would get another name.
         """
         return SecurityGroupRules.from_body(
             self._one('PUT', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id), fields)
@@ -111,8 +111,8 @@ class SecurityGroups(NeutronRequests):
     def delete_security_group(self, ctxt: RequestContext, group_id: str) -> None:
         """Delete a security group.
 
-        Raises SecurityGroupNotFound if this user can see no such group, and NetworkConflict if ports have the group or
-        it is a project's default group.
+        Raises SecurityGroupNotFound if the group does not exist or this user can't see it. Raises NetworkConflict if
+        ports have the group, or if it is a project's default group.
         """
         self._one('DELETE', 'security-groups', group_id, ctxt, SecurityGroupNotFound(name=group_id))
 
@@ -131,15 +131,15 @@ class SecurityGroups(NeutronRequests):
         return SecurityGroupRule.from_body(self._made('security-group-rules', body, ctxt))
 
     def delete_security_group_rule(self, ctxt: RequestContext, rule_id: str) -> None:
-        """Delete a rule. Raises SecurityGroupRuleNotFound if this user can see no such rule."""
+        """Delete a rule. Raises SecurityGroupRuleNotFound if it does not exist or this user can't see it."""
         self._one('DELETE', 'security-group-rules', rule_id, ctxt, SecurityGroupRuleNotFound(name=rule_id))
 
     def security_groups(self, ctxt: RequestContext, wanted: Sequence[str]) -> list[SecurityGroupRules]:
         """Return security groups of the user's project by name or id, in the order of ``wanted``.
 
-        If an item of ``wanted`` is the name of one group and the id of another group, the first group is returned.
-        Raises SecurityGroupNotFound if no
-        group has the name or id, and SecurityGroupNotUnique if several groups have the name.
+        If an item of ``wanted`` is the name of one group and the id of another group, the group with the name is
+        returned. Raises SecurityGroupNotFound if no group has the name or id, and SecurityGroupNotUnique if several
+        groups have the name.
         """
         own = [('tenant_id', ctxt.project_id)]
         by_name: dict[str, list[SecurityGroupRules]] = {}

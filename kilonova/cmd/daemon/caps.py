@@ -30,7 +30,7 @@ from kilonova.rpc import versions
 LOG = logging.getLogger(__name__)
 
 
-# Maximum number of services that a log line names. Of further services it only has the number.
+# Maximum number of services that a log line names. If there are more, the line ends with the number of the others.
 MOST_NAMED = 5
 # Units of time in seconds, with their names in texts.
 _UNITS = ((86400, 'day'), (3600, 'hour'), (60, 'minute'), (1, 'second'))

@@ -69,7 +69,7 @@ def placement(conf: cfg.ConfigOpts) -> PlacementClient:
 
 
 def limits(conf: cfg.ConfigOpts) -> Any:
-    """Return the client that reads limits from Keystone ([oslo_limit]), or None if [quota]driver does not use these."""
+    """Return the client that reads limits from Keystone, or None if [quota]driver is not UnifiedLimitsDriver."""
     if not conf.quota.driver.endswith('.UnifiedLimitsDriver'):
         return None
     # Import the module only here, because its library loads a large SDK that no other part needs.

@@ -55,7 +55,7 @@ class ServiceRecord:
         self._thread = concurrency.spawn(self._loop, name='report_state')
 
     def stop(self) -> None:
-        """Stop the heartbeats. The record stays and counts as down after a while."""
+        """Stop the heartbeats. The record is kept, and the service counts as down after [DEFAULT]service_down_time."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT)

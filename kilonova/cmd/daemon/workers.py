@@ -245,9 +245,7 @@ class WorkerProcesses:
             with contextlib.suppress(OSError):
                 worker.channel.send(word)
             if not worker.serves:
-                # This worker does not serve yet.
-                # It may still import modules and not read its socket.
-                # It has no work, so terminate it.
+                # Terminate a worker that does not serve yet, because it may not read the socket until it serves.
                 worker.cut = True
                 worker.process.terminate()
 

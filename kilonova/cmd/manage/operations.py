@@ -68,8 +68,8 @@ def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
 def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
     """Show one operation, or all operations of a server, with the last error of each.
 
-    Data for the conductor only (tokens, passwords) is left out. Exit code 1: the operation does not exist, and the
-    server has none.
+    Tokens, passwords and other data that only the conductor needs are left out. Exit code 1: there is no operation
+    with this uuid, and no operation of a server with this uuid.
     """
     rows = list(_rows(cloud, uuid=args.which)) or list(_rows(cloud, server=args.which))
     for row in rows:

@@ -222,7 +222,7 @@ FIELDS = {
 
 @register
 class InstancePayload(Payload):
-    """Notification payload: the fields that all events of servers have.
+    """Notification payload with the fields that are the same for all events of servers.
 
     The field ``metadata`` is unset if the server was read without its metadata.
     """
@@ -243,6 +243,7 @@ class InstancePayload(Payload):
     ) -> Self:
         """Return the notification payload of an event of a server.
 
+        ``moved`` and ``values`` are changes that were written after ``instance`` was read (see ``as_written``).
         ``bdms`` are the server's disks. The volumes among them become part of the payload if ``EventContext.bdms`` is
         True. ``facts`` are the additional arguments for the method ``more`` of a subclass.
         """

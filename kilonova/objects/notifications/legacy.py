@@ -31,7 +31,11 @@ def usage(
     fault: BaseException | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Return the notification payload that all events of servers have. ``fault`` adds the reason of a failure."""
+    """Return the part of the notification payload that is the same for all events of servers.
+
+    ``moved`` is the name of a state transition, and ``values`` is {column: value}: changes that were written after
+    ``instance`` was read. ``fault`` is the error to report, or None. ``facts`` are not used.
+    """
     server = as_written(instance, moved, values)
     flavor = server.flavor
     metadata = value(server, 'system_metadata') or {}

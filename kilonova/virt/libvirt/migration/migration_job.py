@@ -28,9 +28,9 @@ from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
-# After a failed post-copy, libvirt reports this (state, reason) of the guest on the source.
+# (state, reason) of the guest on the source after a failed post-copy. On the destination this pair is possible, too.
 _BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
-# After a failed post-copy, libvirt reports one of these two (state, reason) of the guest on the destination.
+# The two possible pairs (state, reason) of the guest on the destination after a failed post-copy.
 _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
 # Flag to continue a failed post-copy (VIR_MIGRATE_POSTCOPY_RESUME, since libvirt 8.5).
