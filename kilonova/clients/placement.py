@@ -56,7 +56,7 @@ class ProviderNotFound(errors.NotFound):
 
 
 def is_generation_conflict(error: errors.PlacementConflict) -> bool:
-    """Return whether a write was refused because its generation was outdated.
+    """Return whether a write was refused because the generation in the request was outdated.
 
     In this case, another write with the current generation may succeed. All other conflicts mean that there is too
     little capacity.

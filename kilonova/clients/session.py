@@ -194,8 +194,8 @@ def send(
 class RestClient:
     """A client that sends requests to one service, each as a user or as the service account of the adapter.
 
-    ``who`` names the service in errors. With ``service_token``, a request as the service account also has a service
-    token of this account, which shows that the caller is a service.
+    ``who`` names the service in errors. If ``service_token`` is True, requests as the service account also contain a
+    service token. It shows the service that the caller is a service and not a user.
     """
 
     def __init__(self, adapter: Adapter, who: str, *, service_token: bool = True) -> None:

@@ -60,7 +60,8 @@ class Bounded:
 def begin(act: Callable[[], Any]) -> Future[Any]:
     """Start ``act`` in a thread and return the future of its result.
 
-    When the process ends, it does not wait for this thread. It would wait for a thread of an executor.
+    At its end the process does not wait for this thread. This is why no executor is used: the process would wait for
+    the executor's threads.
     """
     doing: Future[Any] = Future()
 

@@ -112,9 +112,10 @@ def _endpoint(interface: type[RpcInterface], implementation: object) -> object:
 
 
 def _for_the_bus(error: KilonovaError) -> KilonovaError:
-    """Return the error in a form that can be sent: the error itself if its class may be received, else a KilonovaError.
+    """Return the error in a form that receivers accept.
 
-    The KilonovaError has the name of the class and the message as its text.
+    This is the error itself if receivers know its class. Otherwise it is a KilonovaError whose text has the name of the
+    class and the message.
     """
     return error if type(error).__module__ in REMOTE_MODULES else KilonovaError(f'{type(error).__name__}: {error}')
 

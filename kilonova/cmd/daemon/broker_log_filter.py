@@ -21,7 +21,7 @@ LOGGERS = tuple(
     for package in ('oslo.messaging', 'oslo_messaging')
     for module in ('impl_rabbit', 'amqpdriver')
 )
-# The kinds of events that messages report, and a dict from the beginning of a message's format to the kind.
+# Kinds of events about the broker: it can't be reached, it refused the login, or a connection is back.
 AWAY, REFUSED, BACK = 'away', 'refused', 'back'
 KINDS = {
     'Connection failed: %s (retrying in': AWAY,
@@ -87,7 +87,10 @@ class Outages(logging.Filter):
         )
 
     def _back(self) -> str | None:
-        """Return the text to add to the first message that a connection is back, or None for each further message."""
+        """Return the text to add to a log line that a connection is back.
+
+        Return None if the line must not be logged, because such a line was logged since the last outage.
+        """
         began = [kind for kind in self._logged if kind not in self._over]
         if not began:
             return None

@@ -150,7 +150,7 @@ def named(cells: CellDatabases, binary: str, below: int, silent_for: float | Non
 
 
 def _report(silent: float | None) -> str:
-    """Return how long ago a service reported, in its largest unit of time."""
+    """Return a text such as 'last report 3 days ago'. ``silent`` is the age of the last report in seconds, or None."""
     if silent is None:
         return 'no report yet'
     seconds = max(int(silent), 0)

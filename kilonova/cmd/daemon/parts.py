@@ -148,7 +148,7 @@ def placement_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
 
 
 def ping_checks(transport: OsloTransport, **targets: tuple[str, str | None]) -> dict[str, Ask]:
-    """Return checks that RPC servers answer through the broker.
+    """Return a dict from name to a function that raises an error if an RPC server does not answer through the broker.
 
     Each keyword argument is ``name=(topic, server)``. If ``server`` is None, any server of the topic may answer.
     """

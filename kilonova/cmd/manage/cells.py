@@ -92,7 +92,7 @@ def map_cell_and_hosts(cloud: Cloud, args: argparse.Namespace) -> int:
 
 # -- commands that change or delete cells and hosts --------------------------------------------------------------------
 def update_cell(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Change a cell. Without arguments for a change, the cell gets the URLs of this configuration."""
+    """Change a cell. If no new value is given, the cell gets the database and queue URLs of this configuration."""
     from kilonova.db.queries import cell_changes, cells
     from kilonova.errors import CellMappingNotFound
 

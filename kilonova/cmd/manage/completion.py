@@ -13,7 +13,7 @@ from typing import Any
 
 from kilonova.cmd.cli import COMMON, Command, Tree
 
-# Values that stand for the argument of an option that has no fixed choices: a path, or any text.
+# Markers in the completion tables: the option takes a path, or any text. Options with fixed choices list the choices.
 _PATH, _ANYTHING = '<path>', '<anything>'
 _HEAD = '# Completion in bash for {programs}; made by: kilonova-manage completion\n'
 # Tables of the subcommands, options and option values of each command path, such as "kilonova-manage device list".
@@ -70,8 +70,7 @@ def bash(programs: Mapping[str, Any]) -> str:
         for path, below, arguments in _walk(program, tree, COMMON):
             commands[path] = below
             flags = [(names, settings) for names, settings in arguments if names[0].startswith('-')]
-            # If an option has two spellings (--max-count, --max_count), only the first one is offered.
-            # The command accepts both.
+            # If an option has two spellings (--max-count, --max_count), only the first spelling is offered.
             options[path] = [names[0] for names, _ in flags] + ['--help']
             values |= {
                 f'{path} {name}': _taken(settings)
