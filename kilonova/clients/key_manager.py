@@ -39,7 +39,7 @@ class KeyManager:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._library: tuple[Any, Any] | None = None
-        # Two threads that import the library at the same time would get a module that is not completely loaded.
+        # Only one thread at a time may import the library: a second one would get a module that is not fully loaded.
         self._loading = threading.Lock()
 
     def passphrase(self, key_id: str) -> str:

@@ -36,7 +36,7 @@ CONNECT_TIMEOUT = 5.0
 # The number of idle connections that are kept open for each service. A daemon rarely uses more at the same time.
 POOL_SIZE = 64
 # Maximum size of a response in bytes, after decompression.
-# Even 1,000 allocation candidates of hosts with many devices need only a few megabytes.
+# This is more than enough: 1,000 allocation candidates of hosts with many devices need a few megabytes.
 MOST = 128 << 20
 
 

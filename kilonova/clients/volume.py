@@ -143,7 +143,7 @@ class Volume:
     snapshot_id: str | None = None
     # State of the volume's migration to another back end: starting, migrating, completing, success, error and others.
     # For the volume to which the data is copied, ``migration`` is 'target:' followed by the id of the migrating volume.
-    # Cinder shows ``migration`` only to administrators. The states success and error remain after the migration.
+    # Cinder shows ``migration`` only to administrators. After a migration its value is success or error.
     migration: str | None = None
     attachments: tuple[AttachedTo, ...] = ()
     description: str | None = None
@@ -237,7 +237,7 @@ class Attachment:
     server_id: str | None
     status: str
     # How the host connects to the volume: driver_volume_type and further keys that depend on this type.
-    # The values may contain passwords. The dict is empty until Cinder knows the connector of the host.
+    # ``connection`` may contain passwords. It is empty until Cinder knows the connector of the host.
     connection: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -633,9 +633,8 @@ def _path(collection: str, identifier: str, missing: errors.NotFound) -> str:
 def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: errors.NotFound) -> Any:
     """Return the body of a response, or raise the error that the response means.
 
-    ``missing`` are the errors to choose from if the status is 404, one for each object that the request names. The
-    error of the object that the response's text names is raised. If the text names none of these objects, the 404 has
-    another cause, and Unanswered is raised.
+    ``missing`` has an error for each object that the request names. If Cinder answers 404 and its text names one of
+    these objects, the error of this object is raised. For all other responses with 404, Unanswered is raised.
     """
     if response.status_code < 400:
         return response.json() if response.content else None

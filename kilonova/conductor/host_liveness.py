@@ -68,7 +68,7 @@ class HostLiveness:
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # If no host of a cell reports for this many seconds, this is a gap. Hosts that are up report more often.
+        # Seconds without a report of any host of a cell that count as a gap. Hosts that are up report more often.
         self._gap = service_down_time / 2
         # Seconds between two checks. The period is a third of the shortest time without reports that must be noticed.
         self.period = service_down_time / 6
@@ -199,8 +199,8 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # This is the first check of the cell. Hosts may be starting too, for example after a power failure.
-                # Therefore the time before this check does not count as an outage, even if no host reported in it.
+                # At the first check of a cell, the time before the check never counts as an outage.
+                # After a power failure, for example, the hosts start at the same time as this process.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )

@@ -179,8 +179,7 @@ class LeasedOperation(Generic[OutputsT]):
         # True if the row in the database was compared with this object after the last message to another process.
         self._compared = True
         self._ended = False
-        # Result of the function ``write`` that was passed to ``end``.
-        # It is kept here, because a transaction that is repeated after a lost reply does not call ``write`` again.
+        # Result of the function that was passed to ``end``. A transaction that is repeated does not call it again.
         self._written: Any = None
 
     def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:

@@ -169,9 +169,9 @@ class Runner:
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
         """Take the operation rows with these uuids from a database and run their operations in the worker threads.
 
-        Several uuids are the rows of one create request, which are scheduled together. ``fresh`` is True if the rows
-        were just accepted, and no conductor has worked on them yet. If this process already has such an operation and
-        it waits to call a host, it is continued: it reads its row again, because the row may have been cancelled.
+        If there are several uuids, they are the rows of one create request, which are scheduled together. ``fresh`` is
+        True if no conductor has worked on the rows yet. If this process already has an operation and the operation
+        waits to call a host, it does not wait any longer, because its row may have been cancelled.
         """
         with self.workers.lock:
             if self.workers.stopping:

@@ -329,7 +329,7 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # A node's row changes often, so its time of change matters only for lines about the devices that it offers.
+        # Node rows change often. Only report lines that contain '<node> offers' depend on the time of such a change.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:

@@ -205,8 +205,7 @@ def drop(work: Work[Any], holder: str) -> None:
     operation row that runs later) deletes the requests.
     """
     try:
-        # If a host may still run the guest, nothing is deleted here, and a pending release is added.
-        # The pending release first deletes only the requests on hosts that can't run the guest.
+        # If a host may still run the guest, this error makes the function add a pending release instead of a deletion.
         if left := releases.hosts_left(work):
             raise HostNotFenced(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)

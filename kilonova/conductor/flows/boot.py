@@ -126,8 +126,8 @@ def choose_again(work: BootWork) -> None:
         time_left=SELECT_DEADLINE,
     )
     cell, tried = work.chosen().cell_uuid, work.outputs.hosts[: work.attempt]
-    # Leave out hosts that the server group's policy excluded in earlier attempts.
-    # The scheduler may return such a host again if the request forces the server to this host.
+    # Leave out hosts that an earlier attempt failed on because of the server group's policy.
+    # If the request forces the server to a host, the scheduler may return this host although its attempt has failed.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
     work.outputs.select = tried + [
         choice for choice in ChosenHost.all_of(found[0]) if choice.cell_uuid == cell and choice.host not in closed

@@ -184,7 +184,10 @@ def create_or_bind_port(work: Work[AttachOutputs]) -> None:
 
 
 def undo_create_or_bind_port(work: Work[AttachOutputs]) -> None:
-    """Delete or unbind the port of the step, which is any port of the server that is not in its info cache."""
+    """Delete the port that the step created, or unbind the user's own port.
+
+    Ports of the server that are in its info cache are kept, because the info cache does not have the new port yet.
+    """
     given = _port_id(work)
     port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
 
