@@ -39,7 +39,10 @@ class RunnerInterface(Protocol):
         """
 
     def wake(self, db: engine.Database, uuids: Sequence[str], urgent: bool = False) -> None:
-        """Take the operation rows with these uuids from a database and run their operations."""
+        """Take the operation rows with these uuids from a database and run their operations.
+
+        If ``urgent`` is True, they are run before others.
+        """
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
         """Tell the hosts of an operation that it was cancelled, and take the operation row to undo the operation."""
@@ -146,6 +149,8 @@ class Environment:
 
     def select_destinations(self, ctxt: RequestContext, *, return_alternates: bool = True, **request: Any) -> Any:
         """Call the scheduler's ``select_destinations``, and return its reply, which has Selections.
+
+        ``request`` has the other arguments of the RPC method (``rpc.scheduler.Scheduler``).
 
         Raises:
             NoValidHost: No host fits.

@@ -72,9 +72,9 @@ class Expires:
 
 
 def reclaim(env: Environment, db: engine.Database, due: Due) -> str | None:
-    """Create the operation that deletes a server whose soft delete is old enough, and return its uuid.
+    """Create the operation that deletes a soft-deleted server after the time limit, and return the operation's uuid.
 
-    Returns None if the server has a delete operation already.
+    ``due`` names the server. Returns None if the server has a delete operation already.
     """
     ctxt = get_admin_context()
     uuid: str | None = operations.accept_delete(

@@ -27,8 +27,8 @@ LOG = logging.getLogger(__name__)
 def reasons(uuid: str, refusals: Iterable[str]) -> str:
     """Return one text with the error messages of the hosts that refused a server, for the message of a fault.
 
-    The server's uuid is removed from each message, because the fault names the server once and its length is limited.
-    Equal messages of several hosts appear once.
+    ``uuid`` is the uuid of the server. It is removed from each message to make the text shorter, because the fault
+    names the server anyway. Equal messages of several hosts appear once.
     """
     return '; '.join(
         dict.fromkeys(

@@ -336,7 +336,10 @@ class LeasedOperation(Generic[OutputsT]):
         )
 
     def handed_over(self, db: engine.Database, owner: str, position: int) -> None:
-        """Continue with the copy of the row in the cell database ``db``, where the row's owner is ``owner``."""
+        """Continue with the copy of the row in the cell database ``db``, at the step with the number ``position``.
+
+        ``owner`` is this process's owner id in that database.
+        """
         self.db = self.ctxt.cell = db
         self.owner, self._place, self._compared = owner, (position, self.attempt), True
 

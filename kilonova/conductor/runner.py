@@ -169,9 +169,10 @@ class Runner:
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
         """Take the operation rows with these uuids from a database and run their operations in the worker threads.
 
-        If there are several uuids, they are the rows of one create request, which are scheduled together. ``fresh`` is
-        True if no conductor has worked on the rows yet. If this process already has an operation and the operation
-        waits to call a host, it does not wait any longer, because its row may have been cancelled.
+        If there are several uuids, they are the rows of one create request, which are scheduled together. ``urgent``
+        rows are run before others. ``fresh`` is True if no conductor has worked on the rows yet. If this process
+        already has an operation that waits to call a host, the operation reads its row again, because it may have been
+        cancelled.
         """
         with self.workers.lock:
             if self.workers.stopping:
@@ -224,7 +225,8 @@ class Runner:
     def _work(self, db: Database, row: operations.OperationRow, owner: str) -> Work[Any] | None:
         """Return the ``Work`` of an operation row, or None if the row cannot be parsed or its kind is unknown.
 
-        If the result is None, an error is logged, and no conductor takes the row for ``UNREADABLE_PAUSE`` seconds.
+        ``owner`` is the owner id of this process. If the result is None, an error is logged, and no conductor takes the
+        row for ``UNREADABLE_PAUSE`` seconds.
         """
         why = row.unreadable or ('' if row.kind in flows.FLOWS else 'kind (this release knows no such operation)')
         if not why:

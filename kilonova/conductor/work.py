@@ -109,7 +109,10 @@ class Work(LeasedOperation[OutputsT]):
 
     # -- values and calls for the steps ---------------------------------------------------------------------------
     def at(self, position: int, step: Step[OutputsT]) -> None:
-        """Set the current step, which is being done or undone. The step keys that ``key`` returns contain its name."""
+        """Set the current step, which is being done or undone, and its position in the flow, counted from 0.
+
+        The step keys that ``key`` returns contain the two.
+        """
         self._at = (position, step.key_name)
 
     def key(self) -> str:
@@ -134,7 +137,8 @@ class Work(LeasedOperation[OutputsT]):
     def instance(self, fresh: bool = False) -> objects.Instance:
         """Return the server as an object with its system metadata.
 
-        The user's metadata are loaded only if notifications are enabled.
+        The server's row is cached; ``fresh`` has it read again. The user's metadata are loaded only if notifications
+        are enabled.
 
         Raises ServerUnreadable if a stored JSON text of the server cannot be parsed. Urgent operations (``is_urgent``)
         do not raise it, so that such a server can still be deleted.
@@ -387,7 +391,7 @@ class Work(LeasedOperation[OutputsT]):
     def event(self, name: str, result: str = 'Success', host: str | None = None) -> dict[str, Any]:
         """Return the columns of an event of the instance action as a dict, for the transaction that ends the operation.
 
-        The event contains the first error of the operation, if there was one.
+        ``result`` is 'Success' or 'Error'. The event contains the first error of the operation, if there was one.
         """
         error = self.error or {}
         return {

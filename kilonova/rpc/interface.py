@@ -183,7 +183,11 @@ class ClientTransport(Protocol):
         method: str,
         args: dict[str, Any],
     ) -> Any:
-        """Send one message. Return the reply if ``kind`` is 'call' or 'long', and None if it is 'cast'."""
+        """Send one message. Return the reply if ``kind`` is 'call' or 'long', and None if it is 'cast'.
+
+        ``topic`` and ``namespace`` are those of the interface. ``server`` is the receiving host, or None for any host.
+        ``version`` is the version of the message.
+        """
 
 
 class ServerTransport(ClientTransport, Protocol):

@@ -72,7 +72,10 @@ class Notification:
 def _phases(
     phases: str, event: str, binary: str, payload: type[payloads.Payload], old: str | None = None, **more: Any
 ) -> list[Notification]:
-    """Return a list with one Notification for each phase of an action. ``phases`` is text such as 'start end error'."""
+    """Return a list with one Notification for each phase of an action. ``phases`` is text such as 'start end error'.
+
+    The other arguments are the attributes of the Notifications. The phase is added to the names ``event`` and ``old``.
+    """
     return [
         Notification(f'{event}.{phase}', binary, payload, old and f'{old}.{phase}', error=phase == 'error', **more)
         for phase in phases.split()
@@ -86,7 +89,10 @@ def _action(
     payload: type[payloads.Payload] = payloads.InstanceActionPayload,
     **more: Any,
 ) -> list[Notification]:
-    """Return a list with one Notification for each phase of an action that a host does with a server."""
+    """Return a list with one Notification for each phase of an action that a host does with a server.
+
+    ``event`` and ``old`` are the names of the event without the prefixes 'instance.' and 'compute.instance.'.
+    """
     return _phases(phases, f'instance.{event}', COMPUTE, payload, f'compute.instance.{old or event}', **more)
 
 

@@ -36,6 +36,7 @@ class Scheduler(RpcInterface):
     ) -> Any:
         """Select a host and alternates for each server, and claim the host in Placement if ``claim`` is True.
 
-        The scheduler claims nothing later than ``time_left`` seconds after the call. ``operations`` are the uuids of
-        the servers' boot operations.
+        ``return_objects`` is False for Nova's old form of the reply, a dict for each server. The scheduler claims
+        nothing later than ``time_left`` seconds after the call. ``operations`` are the uuids of the servers' boot
+        operations.
         """

@@ -110,7 +110,7 @@ class RpcVersionCaps:
 
 
 def minimum_version(cells: CellDatabases, binary: str) -> int:
-    """Return the lowest version of the services of this kind in all cells except cell0.
+    """Return the lowest version of the services of the kind ``binary`` in all cells except cell0.
 
     Return 0 if no cell has such a service. Runs one SQL statement for each cell.
     """
@@ -124,11 +124,11 @@ def minimum_version(cells: CellDatabases, binary: str) -> int:
 
 
 def named(cells: CellDatabases, binary: str, below: int, silent_for: float | None = None) -> str:
-    """Return a text with host, version and last report of the services of this kind with a version below ``below``.
+    """Return a text with host, version and last report of the services with a version below ``below``.
 
-    The text names at most MOST_NAMED services, and the number of the others. If ``silent_for`` is given, only services
-    that have not reported for this number of seconds are included. The text is empty if there is no such service, or if
-    a database does not answer. Runs two SQL statements for each cell.
+    ``binary`` is the kind of the services. The text names at most MOST_NAMED services, and the number of the others. If
+    ``silent_for`` is given, only services that have not reported for this number of seconds are included. The text is
+    empty if there is no such service, or if a database does not answer. Runs two SQL statements for each cell.
     """
     found, total, buried = list[services.Outdated](), 0, cells.cell0()
     try:

@@ -57,7 +57,10 @@ def configured(files: Sequence[Path]) -> str | None:
 
 
 def config_files(argv: Sequence[str], prog: str = PROJECT, places: Sequence[Path] | None = None) -> list[Path]:
-    """Return the configuration files that oslo.config reads for these arguments, in the order of reading."""
+    """Return the configuration files that oslo.config reads for these arguments, in the order of reading.
+
+    ``places`` are the directories to search if the arguments name no files. None means the default directories.
+    """
     given, directories = list(_values(argv, '--config-file')), list(_values(argv, '--config-dir'))
     places = _places() if places is None else places
     names = (PROJECT,) if prog == PROJECT else (PROJECT, prog)

@@ -85,7 +85,8 @@ def run(
 ) -> int:
     """Run the daemon ``kilonova-<name>`` from start to end, and return the exit code.
 
-    ``listens`` returns the daemon's own listening sockets.
+    ``build(conf)`` returns the daemon. ``listens(conf)`` returns a dict from the name of each listening socket of the
+    daemon to its address.
     """
     conf = options.parse(argv, f'kilonova-{name}')
     options.setup_logging(conf)

@@ -19,7 +19,10 @@ BACKLOG = 4096
 
 
 def listen(name: str, address: Address) -> socket.socket:
-    """Return the parent's socket of this name, or a new one. Raises OSError if the port is in use."""
+    """Return the listening socket ``name`` that the parent process has passed on, or a new one at ``address``.
+
+    Raises OSError if the port is in use.
+    """
     family = socket.AF_INET6 if ':' in address[0] else socket.AF_INET
     inherited = parse(os.environ.get(INHERITED, ''))
     if name in inherited:

@@ -116,7 +116,10 @@ class Worker:
         self.due: float | None = None
 
     def died(self, now: float) -> float:
-        """Set the time at which this worker, which died, is started again. Return the seconds until that time."""
+        """Set the time at which this worker, which died, is started again. Return the seconds until that time.
+
+        ``now`` is the present time by the monotonic clock.
+        """
         self.deaths = 1 if now - self.began > LONGEST_PAUSE else self.deaths + 1
         pause = min(PAUSE * 2 ** (self.deaths - 1), LONGEST_PAUSE)
         self.process, self.serves, self.due = None, False, now + pause

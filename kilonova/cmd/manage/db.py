@@ -142,9 +142,10 @@ def _chosen(cloud: Cloud, all_cells: bool) -> list[Any] | None:
 def _archive(
     cloud: Cloud, databases: Sequence[Any], args: argparse.Namespace, before: datetime.datetime | None
 ) -> Counter[str]:
-    """Return a dict from table to the number of rows moved.
+    """Move deleted rows to the shadow tables, and return a dict from table to the number of moved rows.
 
-    With --all-cells the name of a table begins with the name of its cell.
+    If ``before`` is not None, only rows that were deleted before this time are moved. With --all-cells the name of a
+    table begins with the name of its cell.
     """
     from kilonova.db.queries import archive
 

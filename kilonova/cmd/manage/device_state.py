@@ -61,7 +61,10 @@ def _set(cloud: Cloud, args: argparse.Namespace, reason: str | None) -> int:
 
 
 def _asked(cloud: Cloud, host: str, ask: Callable[[Any, Any], list[str]]) -> int:
-    """Call the compute service of a host, print the result, and return the exit code."""
+    """Call the compute service of a host, print the result, and return the exit code.
+
+    ``ask(client, context)`` makes the call and returns the lines to print.
+    """
     from kilonova import errors
     from kilonova.cmd import options
     from kilonova.cmd.daemon import database_parts, parts

@@ -184,7 +184,10 @@ def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
 
 
 def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
-    """Yield the server's allocation on its host and, if the server moves, the migration's allocation on the source."""
+    """Yield the server's allocation on its host and, if the server moves, the migration's allocation on the source.
+
+    ``move`` is the row of the migration, or None. ``owned`` are the rows of all devices that the server holds.
+    """
     flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
     new, old = audit_rows.devices_of(server, move, owned)
     from_volume = not server['image_ref']

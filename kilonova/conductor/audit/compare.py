@@ -315,7 +315,9 @@ class _AuditRun:
     ) -> None:
         """Compare the database rows of each server that no operation works on.
 
-        Servers in ``busy`` are left out, because operations are changing their rows.
+        ``owned`` is a dict from server uuid to the rows of the server's devices, and ``specs`` a dict from server uuid
+        to the JSON of its request spec's flavor. Servers in ``busy`` are left out, because operations are changing
+        their rows.
         """
         moves: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in migrations:
@@ -425,8 +427,9 @@ class _AuditRun:
     def _missing(self, host: str, view: dict[str, Any], owned: dict[str, list[dict[str, Any]]], busy: set[str]) -> None:
         """Report devices that servers hold although the devices have disappeared from the host.
 
-        A device disappears if it is unplugged or fails on the bus. A compute of the previous release does not report
-        disappeared devices.
+        A device disappears if it is unplugged or fails on the bus. ``view`` is the host's reply. A host of the previous
+        release does not report disappeared devices. ``owned`` is a dict from server uuid to the rows of the server's
+        devices. Servers in ``busy``, on which an operation works, are left out.
         """
         missing = set(view.get('missing_devices', ()))
         for uuid, devices in owned.items():

@@ -94,7 +94,10 @@ class HostAudit:
         self._compare_removed()
 
     def _compare_members(self, aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
-        """Compare the members of each aggregate in Placement with the aggregate's hosts in the database."""
+        """Compare the members of each aggregate in Placement with the aggregate's hosts in the database.
+
+        A host is left out if one of the ``operations`` is going to update this host in the aggregate.
+        """
         changing = {
             (args.aggregate, args.host)
             for row in operations

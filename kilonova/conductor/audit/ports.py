@@ -47,7 +47,8 @@ def hidden(server: Row) -> set[str]:
 def _kept(server: Row, gone: Iterable[Vif]) -> dict[str, Vif]:
     """Return the interfaces of deleted ports that a server has to keep for now, by port id.
 
-    The server holds a device or resources for these ports, and the server's state does not allow a detach.
+    ``gone`` are the interfaces of all deleted ports. An interface is kept if the server holds a device or resources for
+    it, and the server's state does not allow a detach.
     """
     if server['host'] is None or server['vm_state'] in DETACH.vm:
         return {}
@@ -145,8 +146,8 @@ class PortAudit:
     def _guarantees(self, server: Row, ports: Iterable[Port], kept: Iterable[Vif], allocated: Held) -> None:
         """Compare the resources that a server holds in Placement for its ports with the bindings of the ports.
 
-        ``kept`` are the interfaces of deleted ports. Their resources are read from the info cache, because a deleted
-        port has no binding.
+        ``allocated`` is the server's allocation in Placement. ``kept`` are the interfaces of deleted ports. Their
+        resources are read from the info cache, because a deleted port has no binding.
         """
         read = ((port, PortResources.read(port.id, port.resource_request)) for port in ports)
         wanted = total(

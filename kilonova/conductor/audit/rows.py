@@ -84,9 +84,10 @@ def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str
 
 @functools.lru_cache(maxsize=1024)
 def flavors(text: str | None) -> dict[str, Flavor]:
-    """Return the flavors of a server from their JSON: ``cur`` and, during a move, ``old`` and ``new``.
+    """Return the flavors of a server as a dict with the key ``cur`` and, during a move, ``old`` and ``new``.
 
-    Results are cached, because many servers have the same flavor.
+    ``text`` is the JSON in the server's column ``flavor``. Results are cached, because many servers have the same
+    flavor.
     """
     found = json.loads(text or '{}')
     return {name: Flavor.obj_from_primitive(envelope) for name, envelope in found.items() if envelope}

@@ -128,7 +128,10 @@ def _tell(work: Work[ResumeOutputs], error: Exception) -> None:
 def _finish(
     work: Work[ResumeOutputs], details: str, write: Callable[[engine.Connection], object] = lambda conn: None
 ) -> None:
-    """End the operation and its instance action with success, and call ``write(conn)`` in the same transaction."""
+    """End the operation and its instance action with success, and call ``write(conn)`` in the same transaction.
+
+    ``details`` is a text for users, which is written to the event of the instance action.
+    """
 
     def end(conn: engine.Connection) -> None:
         write(conn)

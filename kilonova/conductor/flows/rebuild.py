@@ -210,7 +210,10 @@ def _root(work: Work[Any]) -> AttachedVolume:
 
 
 def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
-    """Wait until an earlier write of an image to the volume has ended. If it failed, reset the volume's status."""
+    """If the volume has the status error after an earlier write of an image, set its status to reserved again.
+
+    ``found`` is the volume. Raises RetryLater while an earlier write is running, and NotReimaged if it takes too long.
+    """
     _await_written(work, found, work.created_at or instances.utcnow())
     if found.status == 'error':
         work.before_sending()

@@ -479,8 +479,8 @@ def _release_snapshots(work: Work[Outputs]) -> None:
 def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str | None = None) -> str | None:
     """Send the volume service the new status of a snapshot that the volume service is creating or deleting.
 
-    Returns None if the service accepts the status, else the text of its refusal. Raises Unanswered if the service does
-    not answer, or refuses this conductor's account.
+    The ``progress`` '90%' means that the host has done its part. Returns None if the service accepts the status, else
+    the text of its refusal. Raises Unanswered if the service does not answer, or refuses this conductor's account.
     """
     work.before_sending()
     try:

@@ -92,9 +92,10 @@ def add(
 ) -> dict[str, list[str]]:
     """Add the resources of one more port to the server's allocation, on resource providers of its host.
 
-    Returns the chosen providers, as a dict from request group to provider uuids. If ``device`` is not None, the port is
-    a function of a PCI device, and only providers with a free function that fits this PCI request are chosen. Repeated
-    calls are safe. Raises NoRoomForPort if no provider has the resources.
+    ``wanted`` are the resources that the port guarantees. Returns the chosen providers, as a dict from request group to
+    provider uuids. If ``device`` is not None, the port is a function of a PCI device, and only providers with a free
+    function that fits this PCI request are chosen. Repeated calls are safe. Raises NoRoomForPort if no provider has the
+    resources.
     """
     row = work.instance_row()
     with engine.silence(), work.db.read() as conn:

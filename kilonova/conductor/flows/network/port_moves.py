@@ -104,6 +104,7 @@ def _to_host(
 ) -> None:
     """Bind the ports to a host and update the info cache.
 
+    ``zone`` is the host's availability zone. ``requests`` are the PCI requests of ports that need devices.
     ``allocation(vif, port)`` returns the part of the binding that names providers in Placement. ``before(vif)`` returns
     the new value of ``Vif.before``, which holds the providers that the port had before the move. ``agent_away`` is True
     if a port may stay unbound because the host's network agent is down.
@@ -129,8 +130,8 @@ def _to_host(
 def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
     """Add pending releases of the devices and resources of ports that were deleted before the server moved.
 
-    The scheduler has requested resources for these ports on the new host, too. These resources are released when no
-    operation works on the server any more.
+    ``vifs`` are the interfaces of these ports. The scheduler has requested resources for the ports on the new host,
+    too. They are released when no operation works on the server any more.
     """
     for vif in vifs:
         port_releases.give_back_later(work, vif.id, PortResources.read(vif.id, vif.resource_request))
@@ -203,7 +204,7 @@ def announce(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIReq
 
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the parts of a binding that are written to the XML of the guest's domain."""
+    """Return the values in a binding's ``vif_details`` that are written to the XML of the guest's domain."""
     return (
         bool(details.get('ovs_hybrid_plug')),
         *map(details.get, ('bridge_name', 'datapath_type', 'macvtap_source', 'vhostuser_socket', 'vhostuser_mode')),

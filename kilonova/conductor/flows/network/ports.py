@@ -131,7 +131,7 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
 
 
 def _on_network(work: Work[Any], wish: requested_ports.RequestedPort) -> requested_ports.RequestedPort:
-    """Return the requested port with a network id. If its ``network_id`` is AUTO, find or create the network.
+    """Return the requested port ``wish`` with the id of its network. If the id is AUTO, find or create the network.
 
     The network service creates a network of the project only if there is none, so repeated calls are safe.
     """
@@ -149,9 +149,9 @@ def bind_one(
 ) -> Vif:
     """Bind one more port to a server and its host, and return the interface of the port.
 
-    The port is the user's own port. If the user gave none, a new port is created, or a port is used that an earlier
-    call has created. The binding contains ``profile``, which names the claimed device, and the resource providers in
-    ``mappings``. Repeated calls are safe. Raises the errors of ``bind_wanted``.
+    ``wish`` says which port the user requested. If the user gave no port, a new port is created, or a port is used that
+    an earlier call has created. The binding contains ``profile``, which names the claimed device, and the resource
+    providers in ``mappings``. Repeated calls are safe. Raises the errors of ``bind_wanted``.
     """
     server, client = work.instance(fresh=True), work.env.networks
     cached, own = [vif.id for vif in server.vifs], [wish.port_id] if wish.port_id else []
@@ -245,8 +245,8 @@ def bind(
 ) -> Port:
     """Bind a port to the server and to a host, and return the port. If ``host`` is None, bind the port to no host.
 
-    ``profile`` is Kilonova's part of the binding profile. ``name`` is the DNS name of the port, if ports have DNS
-    names. An empty ``name`` leaves the DNS name unchanged.
+    ``zone`` is the availability zone of the host. ``profile`` is Kilonova's part of the binding profile. ``name`` is
+    the DNS name of the port, if ports have DNS names. An empty ``name`` leaves the DNS name unchanged.
 
     Raises:
         PortInUse: The port belongs to another server.

@@ -59,7 +59,8 @@ class OneVolume(Flow[OutputsT]):
 def end_with(work: Work[Any], event: str, result: str = 'Success', remove: str | None = None) -> None:
     """End the operation and its instance action in one transaction, and add an event with the name ``event``.
 
-    ``remove`` is the uuid of a volume row that is deleted in the same transaction, or None.
+    ``result`` is 'Success' or 'Error'. ``remove`` is the uuid of a volume row that is deleted in the same transaction,
+    or None.
     """
     host = work.instance_row()['host']
 

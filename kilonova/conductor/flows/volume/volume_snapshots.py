@@ -96,7 +96,10 @@ def _merge(work: Work[SnapshotOutputs]) -> dict[str, Any]:
 
 
 def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dict[str, Any]) -> Any:
-    """Call the host's undo method ``method``, and return its reply about the files, or None if the host is down."""
+    """Call the host's undo method ``method``, and return its reply about the files, or None if the host is down.
+
+    ``message`` has the further arguments of the method.
+    """
     server = work.instance(fresh=True)
     return releases.ask_to_undo(work, server.host, method, instance=server, **message)
 
@@ -205,7 +208,10 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
 
 
 def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
-    """Log an error that names the file whose data an operator must merge (docs/admin/volumes.md), and the reason."""
+    """Log an error that names the file whose data an operator must merge (docs/admin/volumes.md).
+
+    ``why`` is the reason in the log line.
+    """
     args = work.arguments(CreateSnapshotArguments)
     LOG.error(
         'Data that server %s wrote to volume %s is in file %s, which the volume service does not know: %s',

@@ -208,7 +208,11 @@ def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[di
 def _attach(
     work: Work[Any], volume: AttachedVolume, host: str, connector: Mapping[str, Any], device: str, *, is_complete: bool
 ) -> None:
-    """Attach a volume to a host by a new attachment (complete if ``is_complete``), and delete the former attachment."""
+    """Attach a volume to a host by a new attachment, and delete the former attachment.
+
+    ``connector`` describes the host to Cinder, and ``device`` is the volume's device name. If ``is_complete`` is True,
+    the new attachment is also completed, which makes the volume in-use.
+    """
     made = _make(work, volume, host, connector, device, is_complete=is_complete)
     LOG.info('Attached volume %s to host %s', volume.volume_id, host, instance_uuid=work.instance_uuid)
     _keep(
@@ -273,7 +277,7 @@ def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> 
 
 
 def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """Write a new attachment to a volume's row, and delete the former attachment of the volume."""
+    """Write a new attachment (the columns ``values``) to a volume's row, and delete the volume's former attachment."""
     _put(work, volume, values)
     if volume.attachment_id is not None:
         _free(work, volume.attachment_id)
@@ -482,9 +486,9 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
 
 
 def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
-    """Have the volume service finish a swap. Call this after the copy's attachment was written to the volume's row.
+    """Have the volume service finish the swap of the volume ``volume_id`` for its copy ``copy_id``.
 
-    Repeated calls are safe.
+    Call this after the copy's attachment was written to the volume's row. Repeated calls are safe.
     """
     server = work.instance(fresh=True)
     for volume in server.volumes:
