@@ -133,6 +133,8 @@ class PlacementClient:
     ) -> None:
         """Write the allocations of ``consumer``. If ``generation`` is None, the consumer must have no allocations yet.
 
+        ``mappings`` is a dict from request group to provider uuids, or None if it is not stored.
+
         Raises:
             PlacementConflict: There is too little capacity, or the consumer has another generation.
             Unanswered: Too many clients write at the same time. It is not known whether there is enough capacity.
@@ -352,7 +354,8 @@ class PlacementClient:
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
         """Return the provider with this name. If there is none, create it with this ``uuid``.
 
-        An existing provider may have another uuid. Raises PlacementConflict if another provider has the uuid.
+        ``parent`` is the uuid of the new provider's parent, or None for a root provider. An existing provider may have
+        another uuid. Raises PlacementConflict if a provider with another name has the uuid.
         """
         body = {'name': name, 'uuid': uuid}
         if parent is not None:
@@ -498,6 +501,7 @@ class PlacementClient:
 
         Return ``{provider name: uuid}`` of the tree.
 
+        ``inventory`` and ``traits`` are those of the root provider, which has the name ``nodename``.
         ``devices`` is ``{provider name: {resource_class, traits, total, reserved, more_traits}}``. If ``reserved`` is
         None, the value in Placement is kept. If ``more_traits`` is True, traits that an operator added are kept.
         ``has_pci`` says whether the host reports its PCI devices to Placement ([pci]report_in_placement). Only
@@ -509,7 +513,7 @@ class PlacementClient:
         )
 
     def set_host_disabled(self, root_uuid: str, disabled: bool) -> None:
-        """Add the trait COMPUTE_STATUS_DISABLED to a compute's root provider, or remove the trait.
+        """Add the trait COMPUTE_STATUS_DISABLED to a compute's root provider if ``disabled`` is True, else remove it.
 
         The scheduler's query excludes providers with this trait.
         """

@@ -51,7 +51,7 @@ class PlacementRequests(Protocol):
     """The requests to Placement that this module sends. ``PlacementClient`` implements them."""
 
     def list_providers(self, *, in_tree: str | None = None) -> list[dict[str, Any]]:
-        """Return the providers of a tree."""
+        """Return the providers of the tree that contains the provider ``in_tree``."""
 
     def ensure_provider(self, name: str, uuid: str, parent: str | None = None) -> dict[str, Any]:
         """Return the provider with this name. If there is none, create it with this ``uuid``."""
@@ -132,7 +132,10 @@ class Trees:
         raise AssertionError('unreachable')
 
     def _load(self, client: PlacementRequests, root_uuid: str, *, refresh: bool) -> dict[str, PlacementProvider]:
-        """Return the tree as a dict from provider name to provider. It is empty if Placement has no tree yet."""
+        """Return the tree as a dict from provider name to provider. It is empty if Placement has no tree yet.
+
+        Inventories and traits are those of the last call. With ``refresh``, those of changed providers are read again.
+        """
         before = {provider.uuid: provider for provider in self._seen.get(root_uuid, {}).values()}
         tree: dict[str, PlacementProvider] = {}
         for row in client.list_providers(in_tree=root_uuid):

@@ -36,8 +36,9 @@ class NeutronRequests(RestClient):
     ) -> Any:
         """Send a user's request for one object, and return the object, or None if the response has no body.
 
-        ``said`` are values for error texts. Raises ``missing`` if the object does not exist. If the identifier is not a
-        UUID, ``missing`` is raised without a request, because an identifier such as '..' would lead to another path.
+        ``collection`` is such as 'ports', and ``fields`` are the fields of the object to send, or None. ``said`` are
+        values for error texts. Raises ``missing`` if the object does not exist. If the identifier is not a UUID,
+        ``missing`` is raised without a request, because an identifier such as '..' would lead to another path.
         """
         if not uuidutils.is_uuid_like(identifier):
             raise missing
@@ -72,7 +73,8 @@ class NeutronRequests(RestClient):
     ) -> Iterator[Mapping[str, Any]]:
         """Yield all objects whose field ``key`` has one of these values.
 
-        If the values are too long for one URL, several requests are sent.
+        ``collection`` is such as 'ports', and ``more`` are further pairs of each query. If the values are too long for
+        one URL, several requests are sent.
         """
         for part in repeated(key, values):
             yield from self._pages(collection, [*more, *part], ctxt)

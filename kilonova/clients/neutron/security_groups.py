@@ -76,7 +76,10 @@ class SecurityGroups(NeutronRequests):
     def listed_security_groups(
         self, ctxt: RequestContext, limit: int, offset: int, *, all_projects: bool
     ) -> list[SecurityGroupRules]:
-        """Return a page of the security groups of the user's project, or of all groups that the user can see."""
+        """Return a page of the security groups of the user's project.
+
+        If ``all_projects`` is True, the page is one of all groups that the user can see.
+        """
         query = [] if all_projects else [('tenant_id', ctxt.project_id or '')]
         return [
             SecurityGroupRules.from_body(body) for body in self._some('security-groups', query, ctxt, limit, offset)
