@@ -55,7 +55,9 @@ def repeated(key: str, values: Iterable[str]) -> Iterator[list[tuple[str, str]]]
 
 
 def listed(key: str, values: Iterable[str]) -> Iterator[str]:
-    """Yield query strings ``key=a,b``. Each string has at most LIMIT characters, unless it has a single, longer value.
+    """Yield query strings such as ``key=a,b`` that together contain all values.
+
+    Each string has at most LIMIT characters, unless it has a single value that is too long.
 
     >>> list(listed('name', ['a', 'b']))
     ['name=a,b']

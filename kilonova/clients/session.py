@@ -31,7 +31,7 @@ from kilonova.context import RequestContext
 # A request that writes is sent only once. Its caller reads the current state before it sends such a request again.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
-# Maximum number of seconds for a service to accept a connection. Its response may take longer.
+# Maximum number of seconds until a service accepts a connection. Other options limit the wait for the response.
 CONNECT_TIMEOUT = 5.0
 # The number of idle connections that are kept open for each service. A daemon rarely uses more at the same time.
 POOL_SIZE = 64

@@ -56,10 +56,11 @@ class HostGuests:
         self._host, self._ctxt, self._recount = host, ctxt, recount
 
     def boot(self) -> None:
-        """Start the guests that ran before, mark other servers as off, and stop guests that must now be off.
+        """Start the guests that ran before the host went down, and stop guests that must now be off.
 
-        Called once, when the service starts. If a server can't be started now, a conductor starts it later. Servers
-        that were already waiting for a start are also left to the conductors.
+        Servers whose guest does not run and is not started are marked as off. Called once, when the service starts. If
+        a server can't be started now, a conductor starts it later. Servers that were already waiting for a start are
+        also left to the conductors.
         """
         ctxt, host = self._ctxt(), self._host
         host.interrupted.clear()
