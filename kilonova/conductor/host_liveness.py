@@ -70,7 +70,7 @@ class HostLiveness:
         self._down_time, self._clock = service_down_time, clock
         # Seconds without a report of any host of a cell that count as a gap. Hosts that are up report more often.
         self._gap = service_down_time / 2
-        # Seconds between two checks. The period is a third of the shortest time without reports that must be noticed.
+        # Seconds between two checks. Three checks are made in the time of the shortest gap, so that no gap is missed.
         self.period = service_down_time / 6
         self._cells: dict[str, _Cell] = {}
         self._down: dict[str, set[str]] = {}

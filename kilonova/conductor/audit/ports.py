@@ -26,7 +26,7 @@ from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 DETACH = states.TRANSITIONS['detach_interface.start']
 # In these vm states a port can't be detached. The values say in a report line after which event a detach is possible.
 LATER = {'resized': 'its resize is confirmed or reverted'}
-# Event after which a detach is possible in all other vm states.
+# Text of a report line for vm states that are not in LATER: the event after which a detach is possible.
 AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
 # Resources that a server holds in Placement, as {provider uuid: {resource class: amount}}.
 Held = Mapping[str, Mapping[str, int]]

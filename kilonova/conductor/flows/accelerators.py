@@ -205,7 +205,7 @@ def drop(work: Work[Any], holder: str) -> None:
     operation row that runs later) deletes the requests.
     """
     try:
-        # If a host may still run the guest, this error makes the function add a pending release instead of a deletion.
+        # If a host may still run the guest, nothing is deleted now: the error leads to a pending release (see below).
         if left := releases.hosts_left(work):
             raise HostNotFenced(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)

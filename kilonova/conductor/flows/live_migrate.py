@@ -289,8 +289,9 @@ def _event(work: LiveWork, result: str) -> dict[str, Any]:
 def has_gone(work: LiveWork) -> bool:
     """Return whether the guest has left the source.
 
-    The source first ends a migration that is still running, so the result can't change afterwards. Raises
-    HostNotFenced if the host that must answer is down and may run the guest.
+    The source first ends a migration that is still running, so the result can't change afterwards. If the source is
+    down or does not have the guest, the destination is asked. Raises HostNotFenced if the destination is asked, is down
+    and may run the guest.
     """
     if work.outputs.gone is None:
         order = _undo(work)

@@ -193,8 +193,8 @@ def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> Non
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
     """Return the connector, which describes a host to the volume service, and device names for volumes without a name.
 
-    The host is asked for the two. If it is down, returns the connector that was stored with earlier attachments, and no
-    names. Raises HostDown if no connector was stored.
+    The host returns the connector and the names. If it is down, the connector is the one that was stored with earlier
+    attachments, and there are no names. Raises HostDown if no connector was stored.
     """
     try:
         said = work.query_host(host, Compute.prepare_volumes, instance=server)
