@@ -136,9 +136,9 @@ def test_the_old_fault_comes_back_when_the_new_flavors_requests_are_left_out(clo
         old = json.loads(instances.get(conn, server)['extra_pci_requests'])
     right = Work.request_spec
 
-    def as_in_the_seed(work, name='request_spec'):
-        spec = right(work, name)
-        if name == 'request_spec' and spec.pci_requests is not None:
+    def as_in_the_seed(work, stored=None):
+        spec = right(work, stored)
+        if stored is None and spec.pci_requests is not None:
             for request in spec.pci_requests.requests:
                 request.count = old[0]['count']
         return spec

@@ -427,11 +427,11 @@ def test_a_run_without_deadlines_has_a_lower_priority_than_other_sessions(tmp_pa
     )
     layout, own = testrun.Layout.at(), os.nice(0)
     lower = min(own + testrun.NICE, 19)
-    for run, behind, nice in (
-        (testrun.Run('cpu'), True, lower),
-        (testrun.Run('cpu'), False, own),
-        (testrun.Run('waits', waits=True), True, own),
+    for run, behind, nice, lowered in (
+        (testrun.Run('cpu'), True, lower, True),
+        (testrun.Run('cpu'), False, own, False),
+        (testrun.Run('waits', waits=True), True, own, False),
     ):
         testrun.execute(run, layout, shown=False, behind=behind)
         said = (tmp_path / f'{run.name}.log').read_text().split()
-        assert said[0] == str(nice) and (said[-1] == str(testrun.NICE)) is (nice != own)
+        assert said[0] == str(nice) and (said[-1] == str(testrun.NICE)) is lowered
