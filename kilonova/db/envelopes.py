@@ -33,7 +33,7 @@ def fields(envelope: Mapping[str, Any]) -> dict[str, Any]:
 
 def members(envelope: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the fields of each object in a list object (``objects.base.ListBase``)."""
-    return [fields(one) for one in fields(envelope)['objects']]
+    return [one[FIELDS] for one in envelope[FIELDS]['objects']]
 
 
 def flavor_of(envelope: Mapping[str, Any]) -> Envelope:

@@ -360,8 +360,7 @@ class DirectTransport:
         )
 
         def deliver() -> Any:
-            reply = self._deliver(topic, namespace, server, version, method, wire)
-            return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
+            return self._read_reply(ctxt, self._deliver(topic, namespace, server, version, method, wire))
 
         def run() -> Any:
             return self.on_message(kind, topic, server, method, args, deliver) if self.on_message else deliver()
@@ -400,6 +399,10 @@ class DirectTransport:
             raise self._as_remote(error) from error
         reply: str = jsonutils.dumps(self._entities.serialize_entity(ctxt, result))
         return reply
+
+    def _read_reply(self, ctxt: RequestContext, reply: str) -> Any:
+        """Return the value of a server's answer, in which objects have the caller's context."""
+        return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
 
     @staticmethod
     def handler(

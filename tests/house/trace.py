@@ -18,8 +18,9 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-# Where a message goes from one daemon to another: in real life another process.
-_BORDER = 'DirectTransport._deliver'
+# Where a message goes from one daemon to another, in production another process, and where its answer is read, which
+# oslo.messaging does there.
+_BORDERS = frozenset(('DirectTransport._deliver', 'DirectTransport._read_reply'))
 # What a conductor does from time to time, and what the test asks while it waits for an operation's end.
 _BESIDE = frozenset(('Runner._renew_forever', 'Runner._sweep_forever', 'Runner._look_after_databases', 'Runner.idle'))
 
@@ -67,7 +68,7 @@ class Tracer:
             return
         stack: list[str] = []
         here: FrameType | None = frame
-        while here is not None and here.f_code.co_qualname != _BORDER:
+        while here is not None and here.f_code.co_qualname not in _BORDERS:
             # A function that calls itself is one frame.
             if self._is_ours(here.f_code) and (not stack or stack[-1] != here.f_code.co_qualname):
                 stack.append(here.f_code.co_qualname)
