@@ -37,9 +37,9 @@ def of(uuid: str, metadata: Mapping[str, str]) -> str:
 
 
 def before(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid to which Cyborg has bound the accelerator requests that a server had before an unconfirmed move.
+    """Return the uuid to which Cyborg has bound a server's accelerator requests on the source host of its move.
 
-    It is the uuid of the server, or of an earlier migration.
+    It is the uuid of the server, or of an earlier migration. Call this only while the move is not confirmed.
     """
     return metadata.get(BEFORE) or uuid
 

@@ -36,8 +36,8 @@ KEPT = {
 # Such a guest may still run, for example if its host was down when the server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
-# Maximum seconds that the start of this service spends on guests that fail to start.
-# The guests that were not tried by then are started later by conductors.
+# Maximum seconds that this service, when it starts, spends on guests that fail to start.
+# After that, it tries no more guests, and conductors start the remaining ones later.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 

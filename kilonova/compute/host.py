@@ -129,7 +129,12 @@ class Upcalls:
 
         ``profiles`` is a dict from port id to the binding profile of the port's device. The call returns after the
         network service has bound the ports. ``check()`` is called before each send, and an error that it raises ends
-        the retries. Raises HostRejected, BuildAbort or KeyGone.
+        the retries.
+
+        Raises:
+            HostRejected: The ports can't be bound on this host; another host may take the server.
+            BuildAbort: A port does not belong to the server any more, so no host can build the server.
+            KeyGone: The operation is no longer at this step.
         """
         found: Any = self._ask(
             f'port binding of server {uuid}',

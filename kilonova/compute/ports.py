@@ -34,8 +34,8 @@ class HostPorts:
     """The ports of this host's servers.
 
     ``client`` is None if this host has no account for the network service. ``timeout`` is the number of seconds that a
-    guest waits for its ports; 0 means that it does not wait. If the ports are not plugged by then, the guest's start
-    fails if ``is_fatal`` is True, otherwise the guest runs without its ports.
+    guest waits for its ports; 0 means that it does not wait. If the ports are not plugged within this time, the guest's
+    start fails if ``is_fatal`` is True, otherwise the guest runs without its ports.
     """
 
     def __init__(self, client: NetworkClient | None = None, timeout: float = 0, is_fatal: bool = True) -> None:

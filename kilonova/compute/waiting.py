@@ -23,7 +23,7 @@ class Waiting:
         self._waiting: dict[str, list[threading.Event]] = defaultdict(list)
 
     def tell(self, about: str) -> bool:
-        """Report an event about this uuid. Return True if a thread waits for an event about it."""
+        """Wake the threads that wait for news about the uuid ``about``. Return True if there are any."""
         with self._lock:
             waiting = list(self._waiting.get(about, ()))
         for told in waiting:
@@ -32,7 +32,7 @@ class Waiting:
 
     @contextmanager
     def heard(self, about: str) -> Iterator[threading.Event]:
-        """Yield a ``threading.Event`` that is set by each event about this uuid that arrives while the block runs."""
+        """Yield a ``threading.Event``. Each call of ``tell`` with the same uuid sets it while the block runs."""
         told = threading.Event()
         with self._lock:
             self._waiting[about].append(told)

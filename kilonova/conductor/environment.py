@@ -52,12 +52,14 @@ class RunnerInterface(Protocol):
 
 
 class HostsNotReporting(Unanswered):
-    """The scheduler found no host that fits, but hosts that count as down may report again at any moment.
+    """The scheduler found no host that fits, but hosts that count as down may report at any moment that they are up.
 
     The scheduler has claimed nothing. The operation is retried.
     """
 
-    msg_fmt = 'No host is chosen yet, because %(who)s did not report while messaging was interrupted (%(reason)s)'
+    msg_fmt = (
+        'No host is chosen yet, because messaging was interrupted and no heartbeat of %(who)s arrived (%(reason)s)'
+    )
 
 
 class Environment:

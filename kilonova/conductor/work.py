@@ -356,8 +356,8 @@ class Work(LeasedOperation[OutputsT]):
             self.release(pause)
         except Exception:  # noqa: BLE001 - the row stays ours then, the sweep takes what is in no runner
             LOG.warning(
-                'Operation %s could not be given up for a retry; the next periodic search ([conductor]sweep_interval) '
-                'continues it',
+                'Could not remove the owner of operation %s from its row; the next periodic search '
+                '([conductor]sweep_interval) continues the operation',
                 self.uuid,
                 instance_uuid=self.instance_uuid,
             )

@@ -142,7 +142,7 @@ class InstanceInfoCache(PersistentObject, KilonovaObject):
 
     @classmethod
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
-        """Return the info cache that a row describes. If its column is empty, the list of interfaces is empty."""
+        """Return the info cache of a row of instance_info_caches. It has no interfaces if ``network_info`` is NULL."""
         values = {**row, 'deleted': bool(row.get('deleted')), 'network_info': row.get('network_info') or '[]'}
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))
 

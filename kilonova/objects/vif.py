@@ -163,7 +163,7 @@ class Vif:
         active: True if the guest can use the interface now, without waiting for the network service.
         preserve_on_delete: True if the user created the port, so that it is not deleted with the server.
         security_groups: the names of the security groups.
-        resource_request: the resources of Placement that the port requests, in Neutron's form.
+        resource_request: the resources that Placement must allocate for the port, in Neutron's form.
         before: {uuid of a migration: the providers of the port's resources before this migration}. Only the info cache
             stores it.
         tag: the device tag by which the guest finds the interface. Only the info cache stores it.

@@ -132,9 +132,9 @@ class _Entry:
         return self.removed and is_unavailable(self.device)
 
     def found(self, columns: DeviceColumns) -> _Entry:
-        """Return the entry with newly discovered properties.
+        """Return the entry of a device that the host has. ``columns`` are its newly discovered properties.
 
-        If a server holds the device, its old properties are kept until it is freed.
+        If a server holds the device, the device gets these properties only when the server releases it.
         """
         here = _with_info(self, {MISSING: None})
         device = _described(here.device, columns)
@@ -145,7 +145,7 @@ class _Entry:
     def lost(self) -> _Entry:
         """Return the entry of a device that the host no longer has.
 
-        If a server holds the device, its entry stays until it is freed.
+        If a server holds the device, the entry stays until the server releases the device.
         """
         if self.held and not self.gone:
             LOG.warning(

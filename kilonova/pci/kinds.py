@@ -55,7 +55,7 @@ class DeviceKind(Protocol):
         """
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return a dict from address to the columns of its row, for the devices of this kind that servers may get."""
+        """Return the devices of this kind that servers may get, as {address: columns of the row in pci_devices}."""
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
         """Return the addresses of devices that the hypervisor's driver must remove from the host.
@@ -109,7 +109,7 @@ class PciFunctions:
             raise PciConfigInvalidSpec(reason='; '.join(sorted(set(formed.problems.values()))))
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return a dict from address to the columns of its row, for the devices that servers may get.
+        """Return the devices that servers may get, as {address: columns of the device's row in pci_devices}.
 
         Two lists are logged when they change: the devices that each device_spec matches, and the devices that match a
         spec but are not offered. A device is not offered if another device of its group is missing. A virtual function

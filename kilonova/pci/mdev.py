@@ -251,7 +251,7 @@ class MdevKind:
         self._types.choose(address, name)
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
-        """Return a dict from uuid to the columns of its row, for devices that exist and devices that can be created.
+        """Return the mediated devices that exist or can be created, as {uuid: columns of the row in pci_devices}.
 
         A type's option ``max_instances`` limits the number of its devices on the host. Up to this limit, the devices of
         parents with lower addresses are taken first.

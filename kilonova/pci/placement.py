@@ -111,7 +111,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
             leftover.append(device)
         elif 'physical_network' not in spec.tags and not spec.remote_managed:
             _add(view, nodename, device, spec)
-    # A device that a server holds stays in its provider, even if it is no longer configured, until it is freed.
+    # While a server holds a device, the device stays in its provider, even if it is no longer configured.
     for device in leftover:
         if device.status in OWNED and 'rp_uuid' in device.extra_info:
             _provider(view, nodename, device).devices.append(device)

@@ -310,8 +310,8 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # Check only a ``devname``, which names just the function with this network interface.
-    # Don't check an ``address``: the address of a physical function also matches its virtual functions.
+    # Refuse a spec whose ``devname`` is the network interface of a physical function.
+    # A spec with an ``address`` is not refused: the address of a physical function also selects its virtual functions.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)

@@ -378,8 +378,8 @@ class VolumeCalls(RpcInterface):
         """Copy a volume of the server to another volume while the guest uses it.
 
         When this method has returned, the host writes to the two volumes, so they have the same content. ``copy`` is a
-        dict with the columns of the second volume (``AttachedVolume.successor``) and the key ``of``, the id of the
-        first volume.
+        dict with the second volume's column values (see ``AttachedVolume.successor``), and the first volume's id as
+        ``of``.
         """
 
     @step_call('6.13')

@@ -194,8 +194,9 @@ class ServerTransport(ClientTransport, Protocol):
     """A transport that can receive messages as well."""
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
-        """Return an RPC server that receives the messages of the topic for the host ``server`` when it is started.
+        """Return an RPC server, which the caller starts.
 
+        After its start, the RPC server receives the messages that are sent to ``topic`` for the host ``server``.
         ``endpoints`` are pairs of an interface and the object that implements it.
         """
 

@@ -67,10 +67,12 @@ class Window(NamedTuple):
 # Lengths are checked first, so that checking a value that is too long does not take much time.
 # A text that is longer than ``maxLength`` is not compared with a pattern or format.
 # The items of a list that is longer than ``maxItems`` are not checked.
-# Repeated items of a list are found in one pass. Only the first ``MOST_ERRORS`` errors of a value are compared.
+# Repeated items of a list are found in one pass.
+# The error that is reported for a value is the most relevant of its first ``MOST_ERRORS`` errors.
 # ``$`` in a pattern matches only the end of the text. Python's ``re`` would also match it before a final line feed.
 
-# The maximum number of errors of one value that are compared, to report the most relevant error.
+# A response reports only the most relevant schema error of a value.
+# It is chosen among the first errors that are found, at most this many.
 MOST_ERRORS = 50
 
 Errors = Iterator[jsonschema.ValidationError]

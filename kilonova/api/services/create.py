@@ -495,8 +495,8 @@ def _write(
     """Write the rows of all servers in one transaction, and return the uuids of the operations that boot the servers.
 
     ``devices`` are the block_device_mapping rows of each server. ``sealed`` has the encrypted password and files of
-    each server. ``notes`` are the uuids of operations that would delete the newly created volumes. The transaction
-    deletes these operations, so that the volumes stay.
+    each server. ``notes`` are the uuids of cleanup operations, which would delete the newly created volumes. The
+    transaction deletes these operations, so that the volumes stay.
     """
     requests = [
         {

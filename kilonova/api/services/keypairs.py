@@ -75,7 +75,7 @@ def create(
 
     Raises:
         InvalidKeypair: The public key can't be read (error 400).
-        KeypairLimitExceeded: The limit of the caller's project for this user is reached (error 403).
+        KeypairLimitExceeded: The user has as many key pairs as the caller's project allows (error 403).
         KeypairExists: The user has a key pair of this name (error 409).
     """
     made = None

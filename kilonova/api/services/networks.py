@@ -5,8 +5,9 @@
     count = networks.fit(backend, ctxt, found, minimum, maximum)         # the quota of ports
     found.requests(ctxt), found.security_groups(ctxt)                    # the form of the request spec
 
-The module is used for create requests and for requests to attach an interface. The number of requests to the network
-service does not depend on the number of servers. One request is sent for networks, and one for the quota. In addition:
+The API uses this module when it creates servers or attaches an interface. The number of queries to the network service
+does not depend on the number of servers. There is one query for networks, and one for the quota. Others are made only
+if they are needed:
 
 - one for ports, and one more if some ports are functions of PCI devices
 - one or two for security groups other than default

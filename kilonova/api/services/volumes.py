@@ -485,8 +485,8 @@ class MadeVolumes:
     """The volumes of new servers.
 
     ``rows`` is a dict from a server's uuid to the block_device_mapping rows of its volumes. ``notes`` are the uuids of
-    operations that delete the newly created volumes. The transaction that accepts the servers deletes these operations.
-    If there is no such transaction, a conductor runs them.
+    cleanup operations. If the servers are accepted, the same transaction deletes the cleanup operations. If not, a
+    conductor runs them, and they delete the newly created volumes.
     """
 
     rows: Mapping[str, list[dict[str, Any]]]

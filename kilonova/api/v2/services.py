@@ -92,7 +92,7 @@ def index(call: Call) -> Any:
     return {'services': bodies}
 
 
-# --- changes until 2.52: the path has a verb, and the body names a host and a binary ---------------------------------
+# --- requests that change a service, up to microversion 2.52: the verb is in the path, host and binary in the body ----
 def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
     host, binary = call.body['host'], call.body['binary']
     row = hosts.change(call.backend, call.ctxt, hosts.find_binary(call.backend, host, binary), values)
@@ -127,7 +127,7 @@ def force_down(call: Call) -> Any:
     return {'service': {**_change(call, {'forced_down': forced}), 'forced_down': forced}}
 
 
-# --- changes from 2.53 on: one PUT with the new values ---------------------------------------------------------------
+# --- the request that changes a service, since microversion 2.53: a PUT with the new values --------------------------
 def update(call: Call) -> Any:
     """Enable, disable or force down a compute service (``PUT /os-services/{service_id}``).
 

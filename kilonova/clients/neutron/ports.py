@@ -67,7 +67,7 @@ class Port:
     security_groups: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     vnic_type: str = 'normal'
-    # The resources that the port requests of Placement. Only the service can read this field.
+    # The resources that Placement must allocate for the port. Only the service's account can read this field.
     resource_request: Mapping[str, Any] | None = None
     device_profile: str | None = None
     # The NUMA affinity policy that the port requests for its device, or None.

@@ -62,7 +62,7 @@ class DaemonPart(Protocol):
 
 
 class Version:
-    """The version information for the report of SIGUSR2."""
+    """The version information in the report that a daemon writes when it receives the signal SIGUSR2."""
 
     def vendor_string(self) -> str:
         """Return the vendor's name."""

@@ -128,7 +128,7 @@ def _build(op: HostTask, order: objects.EvacuateOrder, devices: list[objects.Pci
 def _failed(op: HostTask) -> None:
     """Write that the event of the instance action has failed.
 
-    If the error is Unanswered, nothing is written, because the conductor sends the call again with the same key.
+    If the error is Unanswered, nothing is written, because the conductor repeats the call.
     """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return

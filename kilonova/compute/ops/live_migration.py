@@ -167,7 +167,7 @@ def _accelerators_before(guest: LiveGuest) -> list[objects.PciDevice]:
 
 
 def _seen(device: objects.PciDevice) -> tuple[str | None, ...]:
-    """Return the properties of a device that a guest sees."""
+    """Return the properties that a device and its replacement at the destination must have in common."""
     return device.dev_type, device.vendor_id, device.product_id, device.extra_info.get('mdev_type')
 
 

@@ -263,7 +263,8 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 def failed(op: HostTask) -> None:
     """Write that the event of the instance action has failed, and the reason why this host undid the step.
 
-    If the error is Unanswered, the reason is not written, because the conductor sends the call again with the same key.
+    After the reason is written, later calls for this step and attempt are refused. So it is not written if the error is
+    Unanswered, because the conductor then repeats the call.
     """
     op.save(undo=True, event=op.event(op.error), undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
 

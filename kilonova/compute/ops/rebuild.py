@@ -67,7 +67,7 @@ def rebuild(op: HostTask, order: objects.RebuildOrder) -> Reply:
 def _failed(op: HostTask) -> None:
     """Write that the event of the instance action has failed. The conductor writes the server's state.
 
-    If the error is Unanswered, nothing is written, because the conductor sends the call again with the same key.
+    If the error is Unanswered, nothing is written, because the conductor repeats the call.
     """
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         return

@@ -87,7 +87,8 @@ def undo_detach(op: HostTask, volume_id: str) -> Reply:
 def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
     """Copy a volume to another volume. Returns when both are equal and each write of the guest goes to both.
 
-    ``copy`` has the columns of the second volume (``AttachedVolume.successor``), and ``of``, the id of the first.
+    ``copy`` has the second volume's column values (see ``AttachedVolume.successor``), and the first volume's id as
+    ``of``.
     """
     with op.exclusive(), _told(op, copy):
         op.notify('instance.volume_swap.start', **_ids(copy))

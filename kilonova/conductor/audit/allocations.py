@@ -37,7 +37,7 @@ class _Side:
     """One allocation that should exist in Placement: of a server on its host, or of a migration on its source host.
 
     Attributes:
-        what: Name of the server or the migration in lines of the report.
+        what: Text that stands for the server or the migration in lines of the report.
         consumer: Uuid of the consumer in Placement.
         host: Host on which the resources are.
         node: Node on which the resources are.

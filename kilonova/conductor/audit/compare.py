@@ -189,7 +189,7 @@ class _AuditRun:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = AuditReport()
-        # Times of the last changes of rows, as {name of the row in lines of the report: time}.
+        # {text that stands for a row in lines of the report, such as a server's uuid: time of the row's last change}.
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:

@@ -25,7 +25,7 @@ from kilonova.db.queries import host_removals
 from kilonova.db.queries.cells import CellRecord
 from kilonova.db.rows import Row
 
-# Seconds after the creation of a compute service's row. A service that has no node by then is reported.
+# Seconds within which a new compute service must have created its node. Otherwise the audit reports the service.
 STARTED = 600.0
 
 

@@ -594,7 +594,8 @@ class Boot(Flow[BootOutputs]):
 def _is_orphan(work: BootWork) -> bool:
     """Return whether this operation row is in a cell that does not contain the server.
 
-    Such a row was inserted by a conductor that no longer owned the operation, after the new owner had ended it.
+    Such a row is left when two conductors worked on one boot. The first lost the operation, and the second ended it.
+    After that, a late write of the first conductor inserted this row.
     """
     with engine.silence(), work.env.api.read() as conn:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])

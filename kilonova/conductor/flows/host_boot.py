@@ -42,7 +42,7 @@ class ResumeOutputs(Outputs):
     """Stored results of the tries to start a server.
 
     Attributes:
-        told: Reason of a failed try that was last written to the server's instance action.
+        told: Why the latest try failed, as the server's instance action says it; '' if no try has failed.
         failures: Number of failed tries.
     """
 

@@ -160,11 +160,12 @@ def undo_save_spec(work: UnshelveWork) -> None:
 def _end(
     work: Work[Any], event: str, *events: dict[str, Any], bound: Mapping[str, str | None] = MappingProxyType({})
 ) -> objects.Instance:
-    """Set the server's state to ACTIVE, delete the values of the shelve, and end the operation in one transaction.
+    """Set the server's state to ACTIVE, and end the operation in the same transaction.
 
-    The transaction also adds a pending release (an operation row), which deletes the image to which the server was
-    shelved. ``event`` is the name of the state transition, ``events`` are rows for the instance action, and ``bound``
-    are changes of system metadata about accelerators (see ``accel.holder``). Returns the server as it was before.
+    The transaction also deletes the system metadata that the shelve has stored. It inserts an operation row (a pending
+    release), with which a conductor then deletes the image of the shelved server. ``event`` is the name of the state
+    transition (``states.TRANSITIONS``). ``events`` are added to the instance action. ``bound`` holds changes of system
+    metadata about accelerators (see ``accel.holder``). Returns the server as it was before.
     """
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)

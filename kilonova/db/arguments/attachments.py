@@ -57,7 +57,8 @@ class NetworkChangedArguments(Arguments):
 
     Attributes:
         renamed: True if the server's new hostname must be written to the DNS names of its ports.
-        at_rest: Id of a deleted port. If it is set, the operation waits until no other operation works on the server.
+        at_rest: Id of a deleted port whose device the server still holds, or None. If it is set, the operation waits
+            until no other operation works on the server, and then starts a detach that frees the device.
     """
 
     identity = ('at_rest',)

@@ -103,6 +103,10 @@ class RevertArguments(MigrationArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class SoftDeleteArguments(MigrationArguments):
-    """Arguments of a soft delete. ``migration_uuid`` names the move that is confirmed first; it is '' if none waits."""
+    """Arguments of a soft delete.
+
+    If the server has an unconfirmed move, ``migration_uuid`` names it, and the operation confirms the move before it
+    deletes the server. Otherwise ``migration_uuid`` is ''.
+    """
 
     migration_uuid: str = field(default='', metadata=LEFT_OUT)

@@ -330,7 +330,8 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Delete the operation row. No other operation waits for its end, because the operation is not cancelled.
+            # Delete the operation row, unless the operation was cancelled.
+            # Operations wait only for the end of a cancelled operation, so none must be started here.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -379,10 +380,11 @@ def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str
 
 
 def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
-    """Change the server's row: its state by the event ``transition``, or only its columns.
+    """Change the columns ``request.values`` of the server's row, and its state if ``request.transition`` is set.
 
-    Raises Conflict if the server's state does not allow the event, or if its columns do not have the values in
-    ``expect``. If ``lenient`` is True, nothing is changed in this case and no error is raised.
+    ``request.transition`` is the name of the event that changes the state. Raises Conflict if the server's state does
+    not allow this event, or if the row does not have the values in ``request.expect``. If ``lenient`` is True, the row
+    stays unchanged instead of raising Conflict.
     """
     uuid, values, event = request.instance_uuid, _columns(request.values), request.transition
     if event:

@@ -30,7 +30,7 @@ from kilonova.virt.hardware.constraints import shared_cpus
 Request = dict[str, Any]
 # {(provider uuid, resource class): amount}
 Uses = Counter[tuple[str, str]]
-# Seconds after which a reservation is removed if no host has reported the server. The request has ended by then.
+# Seconds after which a reservation is removed if no host has reported the server. Requests end earlier than that.
 FORGET_AFTER = 60.0
 # Seconds for which a stored answer of Placement about hosts is used for further requests.
 BELIEVED = 5.0
@@ -150,8 +150,8 @@ class Reservations:
     def reported(self, uuid: str) -> None:
         """Remove a server's reservation because its host has reported the server.
 
-        The claimed amounts are still subtracted from answers that Placement gave before the claim. Such an answer shows
-        these amounts as free.
+        Stored answers of Placement may be older than the server's claim, and then show the claimed amounts as free. So
+        ``since`` still returns these amounts for such answers.
         """
         reservation = self._of.get(uuid)
         if reservation is not None and reservation.claimed is not None:

@@ -124,8 +124,10 @@ def _loaded(point: EntryPoint, group: str) -> Any:
 def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
     """Return an object of each enabled filter, in the order of ``enabled_filters``.
 
-    Raises SchedulerHostFilterNotFound if no entry of ``available_filters`` provides an enabled filter, and
-    PluginNameClash or PluginNotLoadable.
+    Raises:
+        SchedulerHostFilterNotFound: No entry of ``available_filters`` provides an enabled filter.
+        PluginNameClash: Two installed packages provide an enabled filter.
+        PluginNotLoadable: A filter raised an error while it was imported or created.
     """
     enabled = conf.filter_scheduler.enabled_filters
     paths = conf.filter_scheduler.available_filters
@@ -149,7 +151,10 @@ def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
 def load_weighers(conf: cfg.ConfigOpts) -> list[BaseHostWeigher]:
     """Return an object of each weigher in ``weight_classes``.
 
-    Raises SchedulerWeigherNotFound, PluginNameClash or PluginNotLoadable.
+    Raises:
+        SchedulerWeigherNotFound: No installed package provides a configured weigher.
+        PluginNameClash: Two installed packages provide the same weigher.
+        PluginNotLoadable: A weigher raised an error while it was imported or created.
     """
     installed = _Installed(WEIGHERS)
     classes: dict[str, Any] = {}

@@ -309,7 +309,8 @@ def cpu_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> st
 def cpu_thread_policy(specs: Mapping[str, str], properties: Properties = NOTHING) -> str | None:
     """Return the CPU thread policy: 'prefer', 'isolate', 'require', or None if neither flavor nor image sets one.
 
-    Raises InvalidCPUThreadAllocationPolicy or ImageCPUThreadPolicyForbidden.
+    Raises InvalidCPUThreadAllocationPolicy if the flavor has another value, and ImageCPUThreadPolicyForbidden if the
+    image contradicts the flavor.
     """
     flavor = _word(specs, 'hw:cpu_thread_policy', (PREFER, ISOLATE, REQUIRE), InvalidCPUThreadAllocationPolicy)
     image = properties.get('hw_cpu_thread_policy')

@@ -2,11 +2,12 @@
 
 The scheduler's NUMA filter and the claim on the host use this code.
 
-    cells = spread(cells=2, sockets=1, cores=16, threads=2, memory_mb=262144)    # two cells of 32 CPUs, 128 GiB
-    host = topology_of(cells, offer)                                             # objects.NUMATopology, nothing used
-    host = used(host, [placed for each server here])
-    placed = fit(host, constraints.of(flavor, image.properties), CellLimits(cpu_ratio=4.0))     # None: it does not fit
-    consume(host, placed)
+    cells = spread(cells=2, sockets=1, cores=16, threads=2, memory_mb=262144)    # 2 cells, each of 32 CPUs and 128 GiB
+    empty = topology_of(cells, Offer.read(conf, online))    # the host's objects.NUMATopology, without any server
+    host = used(empty, topologies)                          # with the topologies of the servers that the host has
+    wanted = constraints.of(flavor, image.properties)       # the topology that a new server needs
+    placed = fit(host, wanted, CellLimits(cpu_ratio=4.0))   # ``wanted`` on cells of the host, or None if it can't fit
+    consume(host, placed)                                   # count the new server's CPUs and memory as used
 
 Each cell of a placed topology has these attributes:
 

@@ -64,7 +64,10 @@ class TopologyLimits:
 def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHING) -> TopologyLimits:
     """Return the preferred and maximum numbers of sockets, cores and threads that a flavor and an image set.
 
-    Raises InvalidCPUTopology, ImageVCPULimitsRangeExceeded or ImageVCPUTopologyRangeExceeded.
+    Raises:
+        InvalidCPUTopology: A number is not a positive whole number.
+        ImageVCPULimitsRangeExceeded: The image sets a higher maximum than the flavor.
+        ImageVCPUTopologyRangeExceeded: A preferred number is higher than the maximum.
     """
     most, liked = {}, {}
     for part in PARTS:

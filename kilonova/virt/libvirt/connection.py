@@ -56,7 +56,7 @@ RETRY = 2.0
 # Number of unanswered keepalive messages after which libvirt closes a connection.
 KEEPALIVES = 3
 # Number of keepalive intervals after which a call of the watchdog counts as hung.
-# Keepalive has closed dead connections by then. A call that still hangs means that libvirtd answers only keepalive.
+# Keepalive closes a dead connection earlier. So if a call hangs this long, libvirtd answers nothing but keepalive.
 HUNG_AFTER = KEEPALIVES + 2
 # Maximum number of libvirt calls that are in progress at the same time.
 # CALLS is less than eventlet's number of native threads, so that some threads are left for other code.

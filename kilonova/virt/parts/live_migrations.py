@@ -167,7 +167,12 @@ class LiveMigrations(Protocol):
 
         The method creates empty disks, other files that the guest needs to start, and the mediated devices among
         ``pci_devices``. It connects the volumes that are attached to this host, and plugs the guest's ports.
-        ``Moves.cleanup_move_dest`` undoes this call. Raises MdevUnavailable, VolumeUnsupported or InterfaceFailed.
+        ``Moves.cleanup_move_dest`` undoes this call.
+
+        Raises:
+            MdevUnavailable: A mediated device cannot be created.
+            VolumeUnsupported: This host does not support a volume's kind of connection or encryption.
+            InterfaceFailed: This host could not connect a port.
         """
 
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, report: LiveTold) -> None:

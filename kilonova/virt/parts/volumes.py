@@ -117,7 +117,7 @@ class Volumes(Protocol):
     def end_copy(self, instance: objects.Instance, volume: AttachedVolume, new: AttachedVolume) -> None:
         """End a copy that ``copy`` has begun, and disconnect ``new`` from this host. Do nothing if there is no copy.
 
-        Raises GuestFailed or VolumeFailed.
+        Raises GuestFailed if the hypervisor fails, and VolumeFailed if the volume's connection on this host fails.
         """
 
     def swap(
@@ -132,7 +132,7 @@ class Volumes(Protocol):
     def extend(self, instance: objects.Instance, volume: AttachedVolume) -> None:
         """Extend the guest's disk to ``volume.size`` GiB. A guest that is off sees the new size after its next start.
 
-        Raises GuestFailed or VolumeFailed.
+        Raises GuestFailed if the hypervisor fails, and VolumeFailed if the volume's connection on this host fails.
         """
 
     def usage(self, instance: objects.Instance) -> dict[str, VolumeCounters]:

@@ -55,7 +55,10 @@ def test_no_host_while_some_may_be_back(site: Site, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(site.env.liveness, 'now', lambda: 17.0)
     with pytest.raises(
         HostsNotReporting,
-        match=(r'because gpu1, gpu2 did not report while messaging was interrupted \(No valid host was found. none\)'),
+        match=(
+            r'because messaging was interrupted and no heartbeat of gpu1, gpu2 arrived '
+            r'\(No valid host was found. none\)'
+        ),
     ):
         select(site)
     assert asked == [(site.cell0, 17.0), (site.cell, 17.0)]

@@ -53,8 +53,8 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
     ``event`` is the name of the action's event. ``change(vifs)`` gets the present interfaces and returns the new ones.
     ``left`` is the id of a detached port, whose PCI requests are deleted, or None if no port was detached.
 
-    Raises Unanswered if another operation has changed the info cache since this function read it. The step is then
-    tried again.
+    If another operation has changed the info cache since this function read it, nothing is written. Unanswered is then
+    raised, because a step that raises this error is retried.
     """
     forget = _forget(work, left)
     row = work.instance_row(fresh=True)
