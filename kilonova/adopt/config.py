@@ -70,10 +70,10 @@ class OutputExists(errors.Invalid):
 
 @dataclass(frozen=True)
 class ConfigRequest:
-    """The files to translate, and the options that the operator gives up.
+    """The files to translate, and the options that the operator leaves out of the translation.
 
     ``nova`` are Nova's files, in the order in which its daemons read them, or directories of such files. ``own`` is the
-    file whose options take precedence over them. ``left_out`` are options of Nova's files that are given up.
+    file whose options take precedence over them. ``left_out`` are options of Nova's files that are not translated.
     """
 
     nova: Sequence[Path]

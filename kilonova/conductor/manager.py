@@ -213,8 +213,8 @@ class ConductorManager:
     def stop(self, timeout: float = 30.0) -> None:
         """Stop the periodic tasks, the runner and the RPC server, in this order.
 
-        Running steps may take up to ``timeout`` seconds to end. Then all operation rows are given up, so that other
-        conductors can take them. The RPC server is stopped last, because hosts that work for this conductor's
+        Running steps may take up to ``timeout`` seconds to end. Then this process stops owning operation rows, so that
+        other conductors can take them. The RPC server is stopped last, because hosts that work for this conductor's
         operations send their claims and saves to it.
         """
         self.expiry.stop()

@@ -74,7 +74,10 @@ class Runner:
         concurrency.spawn(self._listen_forever, name='liveness')
 
     def stop(self, timeout: float = 30.0) -> None:
-        """Take no more operation rows, wait up to ``timeout`` seconds for running steps, and give up all rows."""
+        """Take no more operation rows, and wait up to ``timeout`` seconds for running steps to end.
+
+        Then stop owning any row, so that other conductors can take the rows.
+        """
         self.halt()
         self.workers.wait(timeout)
         self.leases.drop()

@@ -72,7 +72,7 @@ class Window(NamedTuple):
 # ``$`` in a pattern matches only the end of the text. Python's ``re`` would also match it before a final line feed.
 
 # A response reports only the most relevant schema error of a value.
-# It is chosen among the first errors that are found, at most this many.
+# It is chosen among the first ``MOST_ERRORS`` errors that are found.
 MOST_ERRORS = 50
 
 Errors = Iterator[jsonschema.ValidationError]

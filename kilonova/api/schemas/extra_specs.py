@@ -1,4 +1,4 @@
-"""Validation of extra specs of flavors (since 2.86): a table with one row for each extra spec that Nova knows.
+"""Validate flavors' extra specs (since microversion 2.86). A table has one row for each extra spec that Nova knows.
 
     check({'pci_passthrough:alias': 'a1:1'})       # None
     check({'hw:nosuch': '1'})                      # Invalid

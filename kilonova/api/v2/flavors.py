@@ -151,7 +151,10 @@ def _body(row: Row, viewer: FlavorView) -> dict[str, Any]:
 
 
 def _brief(row: Row, viewer: FlavorView) -> dict[str, Any]:
-    """Return the entry of a flavor in the list without details: id, name, links and (from 2.55 on) description."""
+    """Return the entry of a flavor in the list without details: id, name, links and the description.
+
+    The description is left out before microversion 2.55.
+    """
     body = {'id': row['flavorid'], 'name': row['name'], 'links': viewer.links.of('flavors', row['flavorid'])}
     return {**body, 'description': row['description']} if viewer.version >= 55 else body
 

@@ -102,7 +102,7 @@ def absent(call: Call) -> Any:
 
 
 def unknown_action(call: Call) -> Any:
-    """Raise NotFound (404) for ``PUT /os-services/{verb}`` if this microversion does not have the verb (until 2.52)."""
+    """Raise NotFound (404) for ``PUT /os-services/{verb}`` if the microversion (up to 2.52) does not have the verb."""
     raise NotFound('Unknown action')
 
 

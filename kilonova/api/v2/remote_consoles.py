@@ -137,7 +137,7 @@ def _find(call: Call) -> dict[str, Any]:
 
 # --- handlers of requests --------------------------------------------------------------------------------------------
 def create(call: Call) -> dict[str, Any]:
-    """Open a console (``POST /servers/{server_id}/remote-consoles``, from 2.6 on)."""
+    """Open a console (``POST /servers/{server_id}/remote-consoles``, from microversion 2.6 on)."""
     wanted = call.body['remote_console']
     protocol, kind = wanted['protocol'], wanted['type']
     return {'remote_console': {'protocol': protocol, 'type': kind, 'url': _open(call, protocol, kind)}}
@@ -149,22 +149,22 @@ def _old(call: Call, key: str, protocol: str) -> dict[str, Any]:
 
 
 def vnc(call: Call) -> dict[str, Any]:
-    """Accept the action os-getVNCConsole (until 2.5): open a VNC console."""
+    """Accept the action os-getVNCConsole (until microversion 2.5): open a VNC console."""
     return _old(call, 'os-getVNCConsole', 'vnc')
 
 
 def spice(call: Call) -> dict[str, Any]:
-    """Accept the action os-getSPICEConsole (until 2.5): open a SPICE console."""
+    """Accept the action os-getSPICEConsole (until microversion 2.5): open a SPICE console."""
     return _old(call, 'os-getSPICEConsole', 'spice')
 
 
 def serial(call: Call) -> dict[str, Any]:
-    """Accept the action os-getSerialConsole (until 2.5): open a serial console."""
+    """Accept the action os-getSerialConsole (until microversion 2.5): open a serial console."""
     return _old(call, 'os-getSerialConsole', 'serial')
 
 
 def rdp(call: Call) -> dict[str, Any]:
-    """Refuse the action os-getRDPConsole (until 2.5) with 400: no supported hypervisor has RDP consoles."""
+    """Refuse the action os-getRDPConsole (until microversion 2.5) with 400: supported hypervisors have no RDP."""
     return _old(call, 'os-getRDPConsole', 'rdp')
 
 

@@ -60,12 +60,12 @@ def _of(part: KilonovaObject, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def flat(call: Call) -> Any:
-    """Return the diagnostics in the driver's own format (``GET /servers/{server_id}/diagnostics``, until 2.47)."""
+    """Return the diagnostics in the driver's own format, until microversion 2.47 (``GET …/diagnostics``)."""
     return ask_host.ask(call.backend, call.ctxt, call.server, 'get_diagnostics')
 
 
 def show(call: Call) -> Any:
-    """Return the diagnostics in a format that is the same for all drivers (``GET …/diagnostics``, from 2.48 on)."""
+    """Return the diagnostics in one format for all drivers, from microversion 2.48 on (``GET …/diagnostics``)."""
     return _body(ask_host.ask(call.backend, call.ctxt, call.server, 'get_instance_diagnostics'))
 
 

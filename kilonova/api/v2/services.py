@@ -73,7 +73,7 @@ def _body(row: Row, version: int) -> dict[str, Any]:
 
 
 def _unknown(host: str) -> dict[str, Any]:
-    """Return the response body for the compute service of a host whose cell does not answer (from 2.69 on)."""
+    """Return the list entry for the compute service of a host whose cell does not answer (microversion 2.69 on)."""
     return {'binary': 'nova-compute', 'host': host, 'status': 'UNKNOWN'}
 
 

@@ -133,7 +133,7 @@ def create(call: Call) -> Any:
 
 
 def swap(call: Call) -> None:
-    """Replace a volume of a server by another one (``PUT …/os-volume_attachments/{volume_id}``, until 2.84).
+    """Replace a volume of a server, up to microversion 2.84 (``PUT …/os-volume_attachments/{volume_id}``).
 
     Cinder sends this request while it moves a volume to another storage back end.
     """
@@ -142,7 +142,7 @@ def swap(call: Call) -> None:
 
 
 def update(call: Call) -> None:
-    """Change an attachment (``PUT …/os-volume_attachments/{volume_id}``, from 2.85 on).
+    """Change an attachment, from microversion 2.85 on (``PUT …/os-volume_attachments/{volume_id}``).
 
     The request may set whether the volume is deleted with its server. If volumeId names another volume, the request is
     also a swap, which needs the policy rule SWAP. Raises NotMutable (400) if the request would change any other

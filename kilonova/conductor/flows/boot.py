@@ -594,8 +594,8 @@ class Boot(Flow[BootOutputs]):
 def _is_orphan(work: BootWork) -> bool:
     """Return whether this operation row is in a cell that does not contain the server.
 
-    Such a row is left when two conductors worked on one boot. The first lost the operation, and the second ended it.
-    After that, a late write of the first conductor inserted this row.
+    Such a row is left when two conductors worked on one boot. The second took the operation over and ended it. After
+    that, the first, which did not own the operation any more, still inserted this row.
     """
     with engine.silence(), work.env.api.read() as conn:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])

@@ -36,7 +36,7 @@ AT, IMAGE, HOST = 'shelved_at', 'shelved_image_id', 'shelved_host'
 
 
 def forgotten() -> dict[str, str | None]:
-    """Return the changes of system metadata that delete the keys which a shelve has stored (None deletes a key)."""
+    """Return the changes of system metadata that delete the keys that a shelve has stored (None deletes a key)."""
     return {AT: None, IMAGE: None, HOST: None}
 
 

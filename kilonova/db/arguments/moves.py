@@ -105,8 +105,8 @@ class RevertArguments(MigrationArguments):
 class SoftDeleteArguments(MigrationArguments):
     """Arguments of a soft delete.
 
-    If the server has an unconfirmed move, ``migration_uuid`` names it, and the operation confirms the move before it
-    deletes the server. Otherwise ``migration_uuid`` is ''.
+    If the server has an unconfirmed move, ``migration_uuid`` is the uuid of its migration, and the operation confirms
+    the move first. Otherwise ``migration_uuid`` is ''.
     """
 
     migration_uuid: str = field(default='', metadata=LEFT_OUT)

@@ -139,7 +139,7 @@ class Claims:
         try:
             self.check_time()
         except errors.Unanswered:
-            # The caller may have given up before this write, so release the allocation: no other process would do it.
+            # The caller may not wait for the answer any more. Release the allocation, as no other process would do it.
             self.give_back([uuid])
             raise
 

@@ -126,7 +126,7 @@ def load_filters(conf: cfg.ConfigOpts) -> list[BaseFilter]:
 
     Raises:
         SchedulerHostFilterNotFound: No entry of ``available_filters`` provides an enabled filter.
-        PluginNameClash: Two installed packages provide an enabled filter.
+        PluginNameClash: Two installed packages each provide a filter with the name of an enabled filter.
         PluginNotLoadable: A filter raised an error while it was imported or created.
     """
     enabled = conf.filter_scheduler.enabled_filters
@@ -153,7 +153,7 @@ def load_weighers(conf: cfg.ConfigOpts) -> list[BaseHostWeigher]:
 
     Raises:
         SchedulerWeigherNotFound: No installed package provides a configured weigher.
-        PluginNameClash: Two installed packages provide the same weigher.
+        PluginNameClash: Two installed packages each provide a weigher of the same name.
         PluginNotLoadable: A weigher raised an error while it was imported or created.
     """
     installed = _Installed(WEIGHERS)

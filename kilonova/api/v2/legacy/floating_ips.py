@@ -1,4 +1,4 @@
-"""Floating IPs: a proxy for the network service (until 2.35), and two server actions (until 2.43).
+"""Floating IPs: a proxy for the network service (until microversion 2.35), and two server actions (until 2.43).
 
 The actions are addFloatingIp and removeFloatingIp. Every request becomes requests to the network service with the
 caller's token. The network service decides what the caller may see and change.

@@ -60,7 +60,7 @@ SORT_KEYS = (
     'uuid',
     'vm_state',
 )
-# Sort keys that are accepted until 2.74 but have no effect, because their columns have no useful values.
+# Sort keys that are accepted until microversion 2.74 but have no effect, because their columns have no useful values.
 _DEAD_SORT_KEYS = (
     'architecture',
     'cell_name',

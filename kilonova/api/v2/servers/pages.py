@@ -342,7 +342,8 @@ def _of_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
     # The servers of a cell that does not answer can't be read.
-    # Fail unless the servers of this cell are listed as UNKNOWN (from 2.69 on), or an option allows incomplete lists.
+    # Fail unless an option allows incomplete lists, or the servers of this cell are listed as UNKNOWN.
+    # They are listed as UNKNOWN from microversion 2.69 on.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent

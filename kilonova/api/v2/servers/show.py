@@ -218,7 +218,7 @@ def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerV
 
 
 # _LATER: the kinds of bodies that have the fields of ``_extended`` in every microversion.
-# _ACTED: the kinds of bodies that have the fields of ``_extended`` only from 2.75 on.
+# _ACTED: the kinds of bodies that have the fields of ``_extended`` only from microversion 2.75 on.
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
@@ -303,7 +303,7 @@ def brief(row: Row, viewer: ServerView) -> dict[str, Any]:
 
 
 def unknown(row: Row, viewer: ServerView, detailed: bool) -> dict[str, Any]:
-    """Return a list entry of a server whose cell does not answer (from 2.69 on).
+    """Return a list entry of a server whose cell does not answer (from microversion 2.69 on).
 
     The entry only has values from the server's instance mapping in the API database. With ``detailed`` the entry also
     has the project and the time of creation.
@@ -313,7 +313,7 @@ def unknown(row: Row, viewer: ServerView, detailed: bool) -> dict[str, Any]:
 
 
 def _silent(row: Row, viewer: ServerView) -> dict[str, Any]:
-    """Return the response body of a single server whose cell does not answer (from 2.69 on)."""
+    """Return the response body of a single server whose cell does not answer (from microversion 2.69 on)."""
     return {
         **unknown(row, viewer, detailed=True),
         'user_id': row['user_id'] or '',
