@@ -943,11 +943,11 @@ def test_a_boot_waits_while_cyborg_is_silent(accelerated: Accelerated, method: s
     speak = silence(accelerated, method, after=after)
     server = cloud.create(accelerated.flavor())['server']['id']
     if after:
-        # Profile, before the binding, and when it is tried again.
+        # Profile, before the binding, and when it is tried again: then it finds what it bound, and goes on.
         accelerated.await_asked('GET', 3)
     else:
         accelerated.await_asked(method, 2)
-    assert cloud.status(server) == 'BUILD'
+        assert cloud.status(server) == 'BUILD'
     speak()
     cloud.settle()
     assert cloud.status(server) == 'ACTIVE' and len(cyborg.requests) == 1
