@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from kilonova.conf.known import Name
 
-_NAME = re.compile(r'\[(.*)\](.*)')
+_NAME = re.compile(r'\[([^]]*)](.*)')
 
 
 @dataclass(frozen=True)
