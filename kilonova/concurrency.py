@@ -126,7 +126,7 @@ class Mailbox:
     def put(self, thing: Any) -> None:
         """Add an object. Any thread may call this, and the call never blocks."""
         self._waiting.append(thing)
-        # Ignore the error if the socket is full, because the bytes that it already has wake the reader.
+        # If the buffer of the socket is full, ignore the error: the bytes in the buffer already wake the reader.
         with contextlib.suppress(BlockingIOError):
             self._bell.send(b'\0')
 

@@ -256,9 +256,7 @@ class ImageClient(session.RestClient):
 
 
 class _Watched:
-    """A file that is uploaded in pieces. ``check()`` is called before each piece, and may raise an error.
-
-    Such an error ends the upload.
+    """A file that is uploaded in pieces. ``check()`` is called before each piece. If it raises, the upload ends.
 
     ``len`` is the size of the file in bytes.
     """

@@ -332,8 +332,8 @@ class PlacementClient:
         """Return whether a provider has the required traits, no forbidden trait, and is in one aggregate of each set.
 
         Sends one request, or more if the sets are too long for one URL. If no aggregates are given, the request reads
-        the provider's traits. A query by traits is avoided, because for such a query Placement reads all providers with
-        these traits, which takes long in a large cloud.
+        the provider's traits. No query by traits is sent, because Placement would then read all providers with these
+        traits, which takes long in a large cloud.
         """
         aggregates = list(aggregates)
         if not aggregates:
@@ -465,7 +465,7 @@ class PlacementClient:
             self._classes.add(name)
 
     def ensure_traits(self, names: Iterable[str]) -> set[str]:
-        """Create missing CUSTOM_ traits, and return the traits that exist.
+        """Create the CUSTOM_ traits in ``names`` that do not exist yet. Return the part of ``names`` that exists then.
 
         Standard traits that this Placement does not know are left out.
         """

@@ -72,7 +72,10 @@ class PlacementRequests(Protocol):
         """Replace all traits of a provider and return its new generation."""
 
     def ensure_traits(self, names: Iterable[str]) -> set[str]:
-        """Create missing CUSTOM_ traits, and return the traits that exist."""
+        """Create the CUSTOM_ traits in ``names`` that do not exist yet. Return the part of ``names`` that exists then.
+
+        Standard traits that this Placement does not know are left out.
+        """
 
     def ensure_resource_class(self, name: str) -> None:
         """Create a CUSTOM_ resource class if the class does not exist."""
@@ -134,7 +137,8 @@ class Trees:
     def _load(self, client: PlacementRequests, root_uuid: str, *, refresh: bool) -> dict[str, PlacementProvider]:
         """Return the tree as a dict from provider name to provider. It is empty if Placement has no tree yet.
 
-        Inventories and traits are those of the last call. With ``refresh``, those of changed providers are read again.
+        Inventories and traits of providers that an earlier call has read are taken from a cache. If ``refresh`` is
+        True, they are read again for each provider whose generation has changed since.
         """
         before = {provider.uuid: provider for provider in self._seen.get(root_uuid, {}).values()}
         tree: dict[str, PlacementProvider] = {}

@@ -28,7 +28,7 @@ from kilonova import errors
 from kilonova.context import RequestContext
 
 # The number of attempts of a request that only reads.
-# A request that writes is sent only once. Its caller reads the current state before it sends such a request again.
+# A request that writes is sent only once. Its caller reads the current state before it sends the request again.
 READ_ATTEMPTS = 3
 RETRY_PAUSE = 0.15
 # Maximum number of seconds until a service accepts a connection. Other options limit the wait for the response.
@@ -215,7 +215,7 @@ class RestClient:
     ) -> requests.Response:
         """Send a request and return its response, as ``send`` does. A GET is repeated if the service does not answer.
 
-        The request is the user's if ``ctxt`` has a token.
+        The request is sent with the user's token if ``ctxt`` has one, otherwise with the service's own account.
         """
         headers, token = dict(headers), getattr(ctxt, 'auth_token', None)
         if token:

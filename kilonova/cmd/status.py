@@ -108,7 +108,7 @@ def old_computes(cloud: Cloud) -> Outcome:
 def silent_services(cloud: Cloud) -> Outcome:
     """Check that no service of an older release has stopped reporting.
 
-    As long as such a service exists, all services get only messages that the old service understands.
+    As long as the record of such a service exists, all services get only messages that the old service understands.
     """
     from kilonova.cmd.daemon import caps
     from kilonova.rpc.versions import BINARIES, SERVICE_VERSION

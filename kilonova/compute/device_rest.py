@@ -5,7 +5,7 @@
     host.devices_used(ctxt, uuid)               # after an operation of this server succeeded
     rest.look()                                 # periodically: check the devices whose waiting time is over
 
-Such a device is marked as FAILED for a waiting time. The first waiting time is ``[devices]failed_rest``, and it doubles
+A device that failed is marked as FAILED for a waiting time. The first one is ``[devices]failed_rest``, and it doubles
 with each failure. When the time is over, the device is checked, and it is offered again if the check succeeds. The
 device's row stores the number of failures and the end of the waiting time, so a restart of the service keeps them. They
 are deleted when a guest runs with the device.

@@ -34,7 +34,7 @@ from kilonova.rpc.compute import Compute
 LOG = logging.getLogger(__name__)
 
 # Errors that do not mean that this host failed.
-# After such an error the conductor ends the operation, tries another host, or sends the call again.
+# When a call ends with one of these errors, the conductor ends the operation, tries another host, or sends it again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])

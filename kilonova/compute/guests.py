@@ -32,8 +32,8 @@ KEPT = {
     VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
     VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
 }
-# vm_states of servers whose guest must be off.
-# Such a guest may still run, for example if its host was down when the server was soft-deleted.
+# vm_states of servers whose guest must be off. A guest that still runs although its server has one of them is stopped.
+# For example, the guest's host may have been down when the server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
 # Maximum seconds that this service, when it starts, spends on guests that fail to start.

@@ -231,7 +231,7 @@ class ComputeHost:
         """Return the PCI devices and accelerators that the guest of a server of this host gets.
 
         ``devices`` are the PCI devices, or None for those that the tracker has for the server. Raises the errors of
-        ``check_number`` and ``check_present`` if a device that the flavor asks for is missing, so that the guest is not
+        ``check_number`` and ``check_present`` if a device that the flavor asks for is missing: the guest is not
         started.
         """
         devices = self.tracker.devices(instance.uuid) if devices is None else devices

@@ -121,7 +121,10 @@ class Hypervisor:
 
     # -- comparison of guests with their servers -----------------------------------------------------------------------
     def _look(self) -> None:
-        """Compare each guest with its server's row when the comparison is due, until no comparison is planned."""
+        """Compare each changed guest with its server's row, at the time for which this comparison is scheduled.
+
+        Returns when no comparison is scheduled any more.
+        """
         while not self._stopping.is_set():
             with self._lock:
                 if not self._looks:
@@ -199,7 +202,7 @@ class Hypervisor:
                 pause = self._pauses[min(failed, len(self._pauses) - 1)]
                 failed += 1
                 LOG.warning(
-                    'Could not write to the service record that the hypervisor is %s: %s; trying again in %s s',
+                    'Could not mark the hypervisor as %s in the service record of this host: %s; trying again in %s s',
                     'available' if self._reason is None else 'unavailable',
                     error,
                     pause,

@@ -58,7 +58,7 @@ class Leftovers:
                     elif action == 'reap':
                         host.driver.guests.destroy(instance)
             except Exception:
-                # An error with one server is only logged, so that the other servers are processed.
+                # An error with one server is only logged, and the other servers are processed.
                 LOG.exception(
                     'Could not process a deleted instance that is still present on the host',
                     instance_uuid=instance.uuid,

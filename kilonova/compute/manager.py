@@ -199,8 +199,8 @@ class ComputeManager:
     def _heard_again(self) -> None:
         """Apply changes that this host may have missed while no conductor received its reports.
 
-        For example, the service may have been enabled or disabled, or a server may have been soft-deleted, so that its
-        guest must be off.
+        For example, the service may have been enabled or disabled, or a server may have been soft-deleted. The guest of
+        a soft-deleted server must be off.
         """
         self.node.follow()
         self.hypervisor.look_again()

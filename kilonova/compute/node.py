@@ -407,7 +407,7 @@ class Node:
             self.book.use_up(used_up)
 
     def _is_right(self, uuid: str, devices: Held) -> None:
-        """Record that the allocations of a server contain its devices."""
+        """Record that the Placement allocations of a server are right: they contain ``devices``, its PCI devices."""
         self._allocated[uuid] = devices
         self._doubted.discard(uuid)
         self._warned.discard(uuid)

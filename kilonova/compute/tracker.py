@@ -279,7 +279,7 @@ class Tracker:
     ) -> dict[str, DeviceOwner | None]:
         """Choose devices for all PCI requests, and return a dict from device address to new owner.
 
-        The owner is None for a device that the server already holds, because such a device keeps its owner. After a
+        The owner is None for a device that the server already holds, because the device keeps its owner. After a
         restart of the service, it may be unknown by which claim the server holds the device.
 
         ``side`` is the name of the claim, and ``cells`` are the NUMA cells of the host that the server uses.

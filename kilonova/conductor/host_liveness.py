@@ -108,7 +108,7 @@ class HostLiveness:
             self._down[db.url] = {heard.host for heard in quiet} - waited_for
 
     def is_down(self, db: Database, host: str) -> bool:
-        """Return whether a host is down, so that calls to it would fail.
+        """Return whether a host is down. Conductors do not call a host that is down.
 
         A host is down if its service is forced down or deleted, or if the host didn't report although it could have
         reported. Runs one SQL statement.
@@ -199,8 +199,9 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # At the first check of a cell, the time before the check never counts as an outage.
-                # After a power failure, for example, the hosts start at the same time as this process.
+                # At the first check of a cell, the time before the check never counts as an outage. If no host has
+                # reported recently, ``deaf=now`` gives the hosts time to report before they count as down.
+                # For example, hosts and this process may start at the same time after a power failure.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )

@@ -30,8 +30,8 @@ class Reports:
         """Write the reports of hosts in one transaction. ``reports`` is a dict from service id to host.
 
         The report of a host that counts as down, or whose service record is gone, is not written, because it may have
-        waited in a queue after the host had died. Such a host is sent ``report_again``, so that it reports by an RPC
-        call. The reply to this call tells the host what it must check.
+        waited in a queue after the host had died. Instead, the host is sent ``report_again``. It then reports by an RPC
+        call, and the reply to this call tells the host what it must check.
         """
         with self._databases.main().write() as conn:
             silent = services.report_together(conn, list(reports), self._down_time)

@@ -371,7 +371,8 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # If the operation was cancelled and this process doesn't know it yet, ``end_owned`` doesn't delete the row.
+        # A cancelled operation must be undone before its row is deleted. If this process doesn't know of the cancel
+        # yet, ``unwinding`` is False, and ``end_owned`` deletes nothing.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):

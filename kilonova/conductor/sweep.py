@@ -93,8 +93,8 @@ class Sweep:
         """Delete the leases of dead conductor processes that ran on this machine. Return whether there were any.
 
         ``living`` has a pair (owner id, description of the process) for each lease that has not expired. A dead process
-        may still have such a lease. After the lease is deleted, other conductors can take the operations of the dead
-        process at once.
+        may still have a lease that is valid. After the lease is deleted, other conductors can take the operations of
+        the dead process at once.
         """
         buried = False
         for owner, text in living:
@@ -112,7 +112,7 @@ class Sweep:
     def _without_twins(self, db: Database, rows: list[operations.OperationRow]) -> list[operations.OperationRow]:
         """Return the rows of a cell, except rows of boots that are also in the API database.
 
-        The conductor that runs such a boot still has to delete the row in the API database. It continues with the row
+        The conductor of a boot with two rows still has to delete the row in the API database. It continues with the row
         in the cell afterwards (operations.md, rule 19). Raises Unanswered if the API database does not answer.
         """
         boots = [row.uuid for row in rows if row.kind == 'boot']

@@ -141,7 +141,7 @@ class Work(LeasedOperation[OutputsT]):
         are enabled.
 
         Raises ServerUnreadable if a stored JSON text of the server cannot be parsed. Urgent operations (``is_urgent``)
-        do not raise it, so that such a server can still be deleted.
+        do not raise it, so a server with an unreadable text can still be deleted.
         """
         row = self.instance_row(fresh)
         if 'system_metadata' not in row:

@@ -51,7 +51,7 @@ NOW = {
     'postgresql': 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)',
 }
 # SQLAlchemy stores times in SQLite as text with six digits after the seconds' point.
-# The expression for SQLite gives the time as such a text, so that SQLite can compare it with stored times.
+# The expression for SQLite gives a text of the same form, so that SQLite can compare it with stored times.
 UTCNOW = {
     'sqlite': "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     'mysql': 'UTC_TIMESTAMP(6)',

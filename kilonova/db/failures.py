@@ -139,7 +139,7 @@ def is_retriable(error: BaseException) -> bool:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether the error means that the database didn't answer, so that the statement's result is unknown.
+    """Return whether the error means that the database didn't answer. Then the statement's result is unknown.
 
     See rule 16 of operations.md. The result is True in these cases:
 

@@ -7,7 +7,7 @@ First the server ends a statement that takes longer than the limit, and releases
 hangs (a frozen machine, a stopped process, a lost address) can't do this, so the client closes the connection a little
 later. ``limit`` is in seconds, and 0 means no limit.
 
-A client that hangs inside a transaction keeps its locks, so that no conductor could take over its operations. So
+A client that hangs inside a transaction keeps its locks. Then no conductor could take over its operations. So
 PostgreSQL and MariaDB servers also end a transaction that is idle for the time of the limit. MySQL has no such setting.
 """
 

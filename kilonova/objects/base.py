@@ -145,7 +145,8 @@ class KilonovaObject(ovo.VersionedObject):
     _empty: ClassVar[Mapping[str, Callable[[], Any]]] = types.MappingProxyType({})
 
     if TYPE_CHECKING:
-        # Type checkers cannot see the properties of the fields, because they are created when the class is registered.
+        # Each field becomes a property when the class is registered. Type checkers cannot see these properties.
+        # Therefore let type checkers accept every attribute.
         fields: Any
 
         def __getattr__(self, name: str) -> Any: ...

@@ -426,7 +426,7 @@ def _assemble(
 
     Each row has the columns of the table ``instances`` and columns of ``instance_extra``. ``system_metadata`` is a dict
     from server uuid to the server's system metadata. If ``lenient`` is True, texts that can't be parsed are logged and
-    left out. Otherwise ServerUnreadable is raised for such a text.
+    left out. Otherwise ServerUnreadable is raised for the first of them.
     """
     uuids = [row['uuid'] for row in rows]
     if not uuids:

@@ -198,7 +198,7 @@ def unit(device: PciDevice) -> str:
 
 
 def units(devices: Iterable[PciDevice]) -> int:
-    """Return the number of devices for requests and Placement. Devices that form a group count as one."""
+    """Return as how many devices these count in requests and in Placement. A group of devices counts as one device."""
     return len({unit(device) for device in devices})
 
 

@@ -361,7 +361,7 @@ class NodeDevices:
                 provider.reserved = max(provider.reserved or 0, min(provider.total, before + barred))
         return view
 
-    # -- devices that are not offered ----------------------------------------------------------------------------------
+    # -- unavailable devices, which are not offered to servers ---------------------------------------------------------
     def named(self, address: str) -> list[str]:
         """Return the addresses of the device at ``address`` and of the devices whose parent it is."""
         return sorted(one for one, entry in self.entries.items() if address in (one, entry.device.parent_addr))

@@ -120,7 +120,7 @@ class Formed:
 
     ``heads`` is a dict from the address of each member to the address of the head (the first member) of its group.
     ``problems`` is a dict from address to reason, for devices that should be in a group but whose group is incomplete.
-    Such devices are not offered to servers.
+    The devices in ``problems`` are not offered to servers.
     """
 
     heads: dict[str, str] = field(default_factory=dict)

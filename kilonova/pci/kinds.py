@@ -68,8 +68,8 @@ class DeviceKind(Protocol):
         """Return a dict from address to status for all devices of this kind.
 
         Held devices (claimed, allocated) keep their status. A free device is unavailable while a device that excludes
-        it, for example its physical function, is held. A reason not to offer the device itself (``device.BARS``) is not
-        considered here: the caller makes such a device unavailable.
+        it, for example its physical function, is held. Reasons that concern the device itself (``device.BARS``) are not
+        considered here: the caller makes a device with one of these reasons unavailable.
         """
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:

@@ -1,6 +1,8 @@
 """Metrics of devices in the text format of Prometheus (0.0.4).
 
-    text([(cell.name, device_counts.counts(conn), device_counts.with_words(conn, BARS))], silent=['cell2'])
+    numbers = device_counts.counts(conn)                   # number of devices of each host, type, status and project
+    unavailable = device_counts.with_words(conn, BARS)     # devices that are not offered, with the reasons
+    text([('cell1', numbers, unavailable)], silent=['cell2'])    # the database of cell2 did not answer
 
 The API and ``kilonova-manage device metrics`` use this module.
 """

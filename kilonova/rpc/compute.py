@@ -274,7 +274,7 @@ class LiveMigrationCalls(RpcInterface):
 
     @call('6.13')
     def live_migration_force_complete(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Force the running migration to complete. Raises MigrationError if no migration of the guest runs."""
+        """Force the running migration to complete. Raises MigrationError if the guest is not being migrated."""
 
     @step_call('6.13')
     def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo) -> Any:
@@ -294,7 +294,7 @@ class Interfaces(RpcInterface):
 
     ``vif`` is the interface in the form in which the info cache stores it. An interface may be a function of a PCI
     device (SR-IOV). The host claims the function before the interface is attached, and frees it after the guest has
-    released the interface. ``request`` and ``request_id`` are the PCI request of such an interface.
+    released the interface. ``request`` and ``request_id`` are the PCI request for the function.
     """
 
     @step_call('6.13')

@@ -72,8 +72,8 @@ def cast(since: str, **args_since: str) -> Callable[[_F], _F]:
     ``since`` is the version of the interface that introduced the method. ``args_since`` maps each argument that was
     added later to the version that introduced it.
 
-    The loss of such a message must do no harm. If a message that names an operation row is lost, conductors find the
-    row later, because they search the databases periodically.
+    A message may get lost, and this must do no harm. If a message that names an operation row is lost, conductors find
+    the row later, because they search the databases periodically.
     """
     return _declare('cast', since, args_since)
 

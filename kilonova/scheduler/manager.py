@@ -235,8 +235,8 @@ class _Request:
         self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
-        # A request that names no host does not count as a rebuild, even if its hints say so.
-        # Without the check of the named host, such a request could get any host without an allocation in Placement.
+        # A request that names no host does not count as a rebuild, even if its hints say so. As a rebuild it could get
+        # any host without an allocation in Placement.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace
@@ -423,8 +423,8 @@ class _Request:
     def _add_fallback(self, answer: CandidateResponse, query: queries.CandidateQuery) -> None:
         """Add hosts that do not report dedicated CPUs (PCPU) to Placement's answer, after the hosts that do.
 
-        Such hosts may support dedicated CPUs although they do not report them yet. ``query`` finds these hosts, because
-        it asks for VCPU in place of PCPU.
+        Hosts that do not report dedicated CPUs yet may still support them. ``query`` finds these hosts, because it asks
+        for VCPU in place of PCPU.
         """
         LOG.debug('Requesting fallback allocation candidates with VCPU instead of PCPU')
         found, more = answer.found, self._placement.allocation_candidates(query.collapsed()[0].pairs())

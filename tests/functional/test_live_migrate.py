@@ -512,7 +512,7 @@ def test_one_that_runs_is_forced_to_its_end(
     assert asked == [server] and cloud.status(server) == 'ACTIVE' and cloud.host_of(server) != source
     event = 'compute_live_migration_force_complete'
     assert sorted(actions(cloud, server, 'live_migration_force_complete'), key=str) == [
-        ('Error: Migration error: no migration of the guest runs', [(event, 'Error', source)]),
+        ('Error: Migration error: the guest is not being migrated', [(event, 'Error', source)]),
         (None, [(event, 'Success', source)]),
     ]
     cloud.assert_clean()

@@ -318,9 +318,10 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
 
 # --- Placement -------------------------------------------------------------------------------------------------------
 def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.OperationRow:
-    """Insert and return the operation row that updates the membership of ``host`` in an aggregate in Placement.
+    """Insert and return an operation row for the update of an aggregate in Placement. ``host`` joins or leaves it.
 
-    If this process does not complete the update within ``MEND_AFTER`` seconds, a conductor runs the operation.
+    This process makes the update and deletes the row. If it has not done so within ``MEND_AFTER`` seconds, a conductor
+    makes the update.
     """
     row = operations.OperationRow.new(
         ctxt,

@@ -329,7 +329,7 @@ def _interface(body: dict[str, Any]) -> RequestedInterface:
 def _as_neutron_writes(text: str) -> str:
     """Return a uuid in the form in which Neutron writes it.
 
-    Any other text is returned unchanged. Neutron has no object with such an id, so the later look-up fails.
+    Text that is not a uuid is returned unchanged. Neutron has no object with this id, so the later look-up fails.
     """
     return str(uuid.UUID(text)) if uuidutils.is_uuid_like(text) else text
 
@@ -504,7 +504,7 @@ def _check_port(port: Port) -> None:
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
-        # Refuse the port: it is not known which resource provider in Placement has the resources of such a port.
+        # Refuse the port: it is not known which resource provider in Placement has the resources that it guarantees.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(
             port_id=port.id,

@@ -312,7 +312,7 @@ def run_beside(
 ) -> None:
     """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
 
-    Such an operation only reads the state of the server's ports or of one of its volumes from another service.
+    Only for operations that read the state of the server's ports or of one of its volumes from another service.
     """
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))

@@ -285,8 +285,8 @@ class PortCalls(NeutronRequests):
     def unbind(self, port: Port) -> None:
         """Unbind a port from its server and host. Nothing happens if the port is deleted already.
 
-        ``port`` must have been read with the service's account. The port then has no host, no server and no DNS name,
-        and its binding profile has only the keys of its owner.
+        ``port`` must have been read with the service's account. The port's host, server and DNS name are removed, and
+        also the keys of its binding profile that a compute service has written.
         """
         name = {'dns_name': ''} if port.dns_name else {}
         try:

@@ -89,7 +89,7 @@ class Outages(logging.Filter):
     def _back(self) -> str | None:
         """Return the text to add to a log line that a connection is back.
 
-        Return None if the line must not be logged, because such a line was logged since the last outage.
+        Return None if the line must not be logged, because it was already logged once since the last outage.
         """
         began = [kind for kind in self._logged if kind not in self._over]
         if not began:

@@ -93,7 +93,7 @@ class RpcVersionCaps:
                 who='the database', reason=f'the versions of {binary} services could not be read: {error}'
             ) from error
         found = versions.cap(interface, minimum)
-        # If no cell has such a service, do not keep the result, so that the next message looks up the versions again.
+        # If no cell has a service of this kind, do not keep the result. The next message looks up the versions again.
         if minimum:
             LOG.info(
                 'Automatically selected %s RPC version %s from minimum service version %d',
@@ -112,7 +112,7 @@ class RpcVersionCaps:
 def minimum_version(cells: CellDatabases, binary: str) -> int:
     """Return the lowest version of the services of the kind ``binary`` in all cells except cell0.
 
-    Return 0 if no cell has such a service. Runs one SQL statement for each cell.
+    Return 0 if no cell has a service of this kind. Runs one SQL statement for each cell.
     """
     found, buried = [], cells.cell0()
     for database in cells.databases():

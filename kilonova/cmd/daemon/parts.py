@@ -142,7 +142,10 @@ def broker_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
 
 
 def placement_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
-    """Return a check that Placement answers a request of this service's account, which also needs Keystone."""
+    """Return {'placement': function that sends Placement a request with this service's account}.
+
+    The function raises an error if Placement does not answer, or if Keystone does not answer and no token is cached.
+    """
     adapter = session.adapter(conf, 'placement')
     return {'placement': lambda: session.send(adapter, 'Placement', 'GET', '/')}
 

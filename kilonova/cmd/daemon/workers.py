@@ -48,8 +48,8 @@ GRACE = 5.0
 def count(conf: cfg.ConfigOpts, name: str) -> int:
     """Return the number of processes of ``kilonova-<name>``.
 
-    If the daemon's option for workers is not set, it is the number of usable CPUs. A daemon without such an option is
-    one process.
+    If the daemon's option for workers is not set, it is the number of usable CPUs. A daemon that has no option for
+    workers is one process.
     """
     wanted = {
         'api': lambda: conf.osapi_compute_workers,

@@ -162,9 +162,9 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
 
 
 def _refused(op: HostTask) -> None:
-    """Send the notification of the failed build. If the host refused the claim, also write the failed action event.
+    """Send the notification that the build failed. If the host refused the claim, also write the event of the action.
 
-    If the build failed after the claim, ``_release`` writes the event.
+    The event records the failure. If the build failed after the claim, ``_release`` writes the event instead.
     """
     if not isinstance(op.error, (errors.KeyGone, errors.Cancelled)):
         op.notify('instance.create.error', fault=op.error)

@@ -226,7 +226,7 @@ def force_complete(host: ComputeHost, ctxt: RequestContext, instance: objects.In
 
     The step ``migrate`` is still running when this is called, and it handles the migration's end.
 
-    Raises MigrationError if no migration of the guest runs.
+    Raises MigrationError if the guest is not being migrated.
     """
     host.notify.emit(ctxt, 'instance.live_migration_force_complete.start', instance=instance)
     host.driver.live_migrations.force_complete(instance)

@@ -1,7 +1,7 @@
 """Unshelve a server: claim resources, and spawn the guest from its shelved image.
 
 If the server is still on its host, its guest is only started. A failure is undone on this host: the guest and its files
-are deleted and its devices released, so that the server has no host again. The conductor writes the server's state.
+are deleted and its devices released. The server then has no host again. The conductor writes the server's state.
 """
 
 from __future__ import annotations

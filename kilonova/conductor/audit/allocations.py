@@ -43,7 +43,7 @@ class _Side:
         node: Node on which the resources are.
         flavor: Flavor that sets the amounts, or None.
         topology: NUMA topology, or None.
-        from_volume: Whether the server boots from a volume, so that its allocation has no DISK_GB for a root disk.
+        from_volume: Whether the server boots from a volume. Its allocation then has no DISK_GB for a root disk.
         devices: Rows of the devices that the server holds on the host. None if the server moves within one host, so
             that the rows do not show whether a device belongs to the source or to the destination of the move.
     """

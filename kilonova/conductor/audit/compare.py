@@ -134,9 +134,9 @@ class Audit:
         """Compare all records, and return the disagreements that still exist in a second check.
 
         Databases, hosts and Placement are read one after the other, while servers are created, moved and deleted. So a
-        row that was changed between two checks may seem wrong in both checks, although it was always right. A
-        disagreement about such a row is checked again. If the row changes before each check, the disagreement is
-        reported as in flight.
+        row that was changed between two checks may seem wrong in both checks, although it was always right. If a row
+        changed before a check, a disagreement about it is checked again. If the row changes before each check, the
+        disagreement is reported as in flight.
         """
         # The hosts and services that did not answer in one check, with the reasons. The next checks do not query them.
         silent: dict[str, str] = {}
@@ -331,7 +331,7 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # Node rows change often. Only report lines that contain '<node> offers' depend on the time of such a change.
+        # Node rows change often. Only report lines that contain '<node> offers' depend on the time of their change.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
@@ -383,7 +383,7 @@ class _AuditRun:
     def _barred(self, devices: list[Row], busy: set[str]) -> None:
         """Report servers that hold a device which is disabled or unhealthy.
 
-        Such a device is not offered to further servers. An operator should resize, migrate or delete the server.
+        The device is not offered to further servers. An operator should resize, migrate or delete the server.
         """
         for device in devices:
             owner = device['instance_uuid']

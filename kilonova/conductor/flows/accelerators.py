@@ -5,9 +5,9 @@
     accelerators.unbind(work)                        # in the undo of the step that calls ``bind``
 
 The uuids of the requests are stored in the operation row before the requests are bound, so that another conductor that
-takes the row finds them. An undo doesn't wait for an accelerator service that doesn't answer. The undo adds a pending
-release instead, which is an operation row that deletes the requests later. The same is done for requests on a host that
-doesn't answer and may still run the guest.
+takes the row finds them. An undo doesn't wait for an accelerator service that doesn't answer. The undo adds an
+operation row instead (a pending release), and a conductor deletes the requests later. The same is done for requests on
+a host that doesn't answer and may still run the guest.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def make(work: Work[Any], profile: str | None, ports: Mapping[str, str] = Mappin
 def _forget(work: Work[Any], uuids: Sequence[str]) -> None:
     """Delete accelerator requests that no operation will bind.
 
-    If the accelerator service does not answer or refuses, a pending release (an operation row) deletes them later.
+    If the accelerator service does not answer or refuses, an operation row is added (a pending release), and a
+    conductor deletes the requests later.
     """
     if uuids:
         releases.now_or_later(
@@ -130,10 +131,10 @@ def bind(
 
 
 def await_releases(work: Work[Any], holder: str) -> None:
-    """Raise Unanswered if a pending release of the server will delete all accelerator requests of the uuid ``holder``.
+    """Raise Unanswered if the accelerator requests of the uuid ``holder`` are still to be deleted (a pending release).
 
-    Call this before ``bind`` binds new requests to a uuid that had requests before, because the pending release (an
-    operation row that runs later) would delete the new requests as well.
+    Call this before ``bind`` binds new requests to a uuid that had requests before. A pending release is an operation
+    row that a conductor runs later. The conductor would delete the new requests as well.
     """
     if work.outputs.accelerators is not None:
         return
@@ -159,8 +160,8 @@ def _provider(host: ChosenHost, group: int, port: str) -> str:
 def unbind(work: Work[Any]) -> None:
     """Delete the accelerator requests that this attempt created, so that their devices are free.
 
-    If the accelerator service does not answer or refuses, or if the host may still run the guest, a pending release
-    (an operation row that runs later) deletes the requests.
+    If the accelerator service does not answer or refuses, or if the host may still run the guest, an operation row is
+    added (a pending release), and a conductor deletes the requests later.
     """
     if work.outputs.accelerators is None:
         return
@@ -201,11 +202,12 @@ def drop_abandoned(env: Environment) -> int:
 def drop(work: Work[Any], holder: str) -> None:
     """Delete all accelerator requests that are bound to the uuid ``holder``.
 
-    If the accelerator service does not answer or refuses, or if a host may still run the guest, a pending release (an
-    operation row that runs later) deletes the requests.
+    If the accelerator service does not answer or refuses, or if a host may still run the guest, an operation row is
+    added (a pending release), and a conductor deletes the requests later.
     """
     try:
-        # If a host may still run the guest, nothing is deleted now: the error leads to a pending release (see below).
+        # If a host may still run the guest, nothing is deleted now. The error is caught below, which adds an operation
+        # row to delete the requests later.
         if left := releases.hosts_left(work):
             raise HostNotFenced(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)

@@ -1,8 +1,7 @@
 """Flow of a backup: backup_instance, mark_backed_up.
 
-The flow creates an image of the server. Another operation (a pending release) then deletes the oldest backups of the
-same backup type. The last transaction of the backup inserts this operation. If a deletion fails, it is retried, and the
-backup still succeeds.
+The flow creates an image of the server. Its last transaction adds a second operation, which deletes the oldest backups
+of the same backup type. If a deletion fails, only the second operation is retried. The backup has succeeded by then.
 """
 
 from __future__ import annotations

@@ -139,14 +139,15 @@ def undo_select_and_claim(work: BootWork) -> None:
 
     Volumes are detached, and volumes that are to be deleted with the server are deleted. This is part of the first
     step's undo, because the volumes were created before the first step. If the scheduler did not reply, it may still
-    claim resources until its deadline. Therefore a pending release deletes the allocation once more after the deadline.
+    claim resources until its deadline. Therefore an operation row is added, with which a conductor deletes the
+    allocation once more after the deadline.
     """
     if asked := volumes.wanted(work.arguments(BootArguments).bdms):
         volumes.drop(work, volumes.going_with(asked))
     work.env.placement.drop(work.instance_uuid, work.compare_now)
     if work.outputs.select is None and not work.select_answered:
         work.select_answered = True
-        # The scheduler may still claim resources, so a pending release deletes the allocation again after the deadline.
+        # The scheduler may still claim resources. Add an operation row to delete the allocation after the deadline.
         releases.add_release(work, ConsumerRelease(consumer=work.instance_uuid), delay=SELECT_DEADLINE)
 
 
@@ -234,7 +235,7 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
 
 
 def _lives_in(conn: engine.Connection, work: BootWork, cell: engine.Database) -> bool:
-    """Return whether the server's mapping names this cell, so that the move into the cell is complete."""
+    """Return whether the server's instance mapping names this cell, which means that the server is in the cell."""
     return instance_mappings.cells_of(conn, [work.instance_uuid]).get(work.instance_uuid) == cell_id(work, cell)
 
 
@@ -594,7 +595,7 @@ class Boot(Flow[BootOutputs]):
 def _is_orphan(work: BootWork) -> bool:
     """Return whether this operation row is in a cell that does not contain the server.
 
-    Such a row is left when two conductors worked on one boot. The second took the operation over and ended it. After
+    The row is left there when two conductors worked on one boot. The second took the operation over and ended it. After
     that, the first, which did not own the operation any more, still inserted this row.
     """
     with engine.silence(), work.env.api.read() as conn:

@@ -32,7 +32,8 @@ from kilonova.states import PowerState
 def confirm_source(work: Work[Outputs]) -> None:
     """Have the source delete the server's files and free the devices that the server had before the move.
 
-    If the source is down, a pending release (an operation row) calls the source when it is up again.
+    If the source is down, an operation row is added (a pending release). A conductor calls the source when it is up
+    again.
     """
     moved, instance = migration(work), work.instance()
     try:
@@ -116,7 +117,8 @@ def revert_dest(work: Work[Outputs]) -> None:
     """Have the destination destroy the new guest and free the new devices.
 
     If the destination is down and may still run the guest, the step is retried until the destination answers or an
-    operator forces it down. If it is down and can't run the guest, a pending release calls it when it is up again.
+    operator forces it down. If the destination is down and can't run the guest, an operation row is added (a pending
+    release), and a conductor calls the destination when it is up again.
     """
     moved, instance = migration(work), work.instance()
     try:

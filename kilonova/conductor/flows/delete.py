@@ -5,9 +5,10 @@ drop_allocation, settle_move and soft_delete_instance.
 
 A delete has priority over all other operations. Devices are freed in the database before their allocation is deleted,
 so that no other server gets a device that still has an owner. A server in the middle of a move is destroyed on the
-source and on the destination. A host that is down is called later, by a pending release. A soft-deleted server keeps
-its host, disks, devices and allocation until it is reclaimed. If a resize waits to be confirmed, a soft delete confirms
-it first, so that a later restore yields the resized server.
+source and on the destination. For a host that is down, a pending release is added: an operation row, which a conductor
+runs when the host is up again. A soft-deleted server keeps its host, disks, devices and allocation until it is
+reclaimed. If a resize waits to be confirmed, a soft delete confirms it first. A later restore then yields the resized
+server.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _moves(work: Work[DeleteOutputs]) -> list[dict[str, Any]]:
 def terminate(work: Work[DeleteOutputs]) -> None:
     """Have each host on which the server has a guest, files or devices delete them.
 
-    If a host is down, a pending release (an operation row) calls the host when it is up again.
+    If a host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
     unfinished = _moves(work)
     instance = work.instance()

@@ -1,9 +1,9 @@
 """Flow of an evacuation: begin_evacuation, select, claim_and_move, evacuate_instance, mark_evacuated.
 
 An evacuation builds a server again on another host, because its host (the source) is down. The source must be fenced:
-an operator has declared, by forcing its service down, that no guest runs on it. The server's resources on the source
-are released by a pending release, when the source starts again and before it counts as up (``compute.evacuated``). If
-the evacuation fails, the server stays unchanged on the source.
+an operator has declared, by forcing its service down, that no guest runs on it. An operation row (a pending release)
+records that the source has to release the server's resources. The source does this when it starts again and before it
+counts as up (``compute.evacuated``). If the evacuation fails, the server stays unchanged on the source.
 """
 
 from __future__ import annotations

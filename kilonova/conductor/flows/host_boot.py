@@ -73,7 +73,8 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostDown as error:
-        # The host may be off for long. The time limit begins at the host's next start, so it is not checked here.
+        # The time limit for the start of the guest counts from the next start of the host.
+        # Therefore it is not checked while the host is down, and the call is only tried again later.
         _tell(work, error)
         raise Unanswered(error.message) from error
     except Unanswered as error:
@@ -111,7 +112,7 @@ def _needless(server: objects.Instance, host: str) -> str | None:
 
 
 def _is_over(work: Work[ResumeOutputs]) -> bool:
-    """Return whether the time limit [conductor]host_boot_resume_timeout is over, so that the start is not retried."""
+    """Return whether the time limit [conductor]host_boot_resume_timeout is over. If it is, the start isn't retried."""
     longest: int = work.env.conf.conductor.host_boot_resume_timeout
     with engine.silence(), work.db.read() as conn:
         return resumes.age(conn, work.uuid) >= longest

@@ -234,7 +234,8 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
 def clean_source(work: LiveWork) -> None:
     """Have the source delete the server's files and devices, and delete the attachments of volumes to the source.
 
-    If the source is down, a pending release (an operation row) calls the source when it is up again.
+    If the source is down, an operation row is added (a pending release). A conductor calls the source when it is up
+    again.
     """
     order, host = _order(work), migration(work).source_compute
     try:
@@ -316,7 +317,7 @@ def _at_source(work: LiveWork, order: objects.LiveMigrationUndo) -> dict[str, bo
     except (Unanswered, LeaseLost):
         raise
     except KilonovaError:
-        # If the source has failed several times, return no state, so that the destination is asked instead.
+        # If the source has failed several times, return no state. The caller then asks the destination instead.
         if work.outputs.tries < releases.UNDO_TRIES:
             raise
         return nothing
@@ -338,8 +339,8 @@ def settle(work: LiveWork) -> None:
     """Complete a migration that failed or was cancelled after the guest had left the source.
 
     The server is assigned to the destination. The server's files, devices and accelerators on the source and the
-    migration's allocation are released. If the destination is down, pending releases (operation rows) call it when it
-    is up again.
+    migration's allocation are released. If a host is down, operation rows are added (pending releases), and a conductor
+    calls the host when it is up again.
     """
     moved, host = migration(work), work.chosen()
     releases.ask_to_undo(work, host.host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=True))

@@ -223,8 +223,8 @@ def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
 def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -> None:
     """Request that the volume service writes the image to the volume.
 
-    ``was_asked`` is True if an earlier request got no reply, so that the volume service may have written already. In
-    this case the volume service may refuse this request because of the earlier one. The volume then shows the result:
+    ``was_asked`` is True if an earlier request got no reply. The volume service may have received it and may have
+    written the image. It may then refuse this request because of the earlier one. The volume then shows the result:
     its metadata name the image if the image was written, and its status is an error status if the write failed. If
     ``was_asked`` is False, a refusal means that no write has begun.
     """

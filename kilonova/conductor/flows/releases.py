@@ -1,9 +1,10 @@
 """Operations that run at the same time as other operations of a server: pending releases and aggregate updates.
 
-If a host must clean up and is down, a pending release is added, which is a separate operation row. The row remains even
-if the server is deleted, and is deleted when the host has cleaned up (operations.md, rule 23). Images,
-allocations, ports, volumes and accelerators are released in the same way if the service that has them does not answer.
-The flow ``mirror`` updates Placement's aggregates. All these flows are retried until they succeed (``forward_only``).
+If a host must clean up and is down, a pending release is added: a separate operation row, which a conductor runs when
+the host is up again. The row remains even if the server is deleted. It is deleted when the host has cleaned up
+(operations.md, rule 23). Images, allocations, ports, volumes and accelerators are released in the same way if the
+service that has them does not answer. The flow ``mirror`` updates Placement's aggregates. All these flows are retried
+until they succeed (``forward_only``).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# Number of failed undo calls to a host that is up. After that many failures a pending release replaces the call.
+# Maximum number of failed undo calls to a host that is up. After that many failures, the undo does not wait for the
+# host any more, and adds a pending release: an operation row, with which a conductor repeats the call later.
 UNDO_TRIES = 3
 # Maximum number of backups of one type that a rotation reads, newest first. If there are more, the older ones stay.
 MOST_BACKUPS = 1000
@@ -64,12 +66,12 @@ def ask_to_undo(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Reply | None:
-    """Call a host to undo its part of a step, or add a pending release (an operation row), which calls the host later.
+    """Call a host to undo its part of a step, or add an operation row with which a conductor calls it later.
 
-    Returns the host's reply, or None if the host has not undone its part yet. A pending release is added if the host is
-    down, or if it is up and its calls fail: after one failure if another host is to be tried, else after
+    Returns the host's reply, or None if the host has not undone its part yet. The row (a pending release) is added if
+    the host is down, or if it is up and its calls fail: after one failure if another host is to be tried, else after
     ``UNDO_TRIES`` failures. A host whose release is too old for the method is skipped, because it can't have begun the
-    step. If the host is down and may still run the guest, HostNotFenced is raised and no pending release is added.
+    step. If the host is down and may still run the guest, HostNotFenced is raised and no row is added.
 
     Args:
         work: The operation.
@@ -110,7 +112,7 @@ def ask_to_undo(
 
 
 def check_no_guest(work: Work[Any], host: str, may_run: Callable[[], bool] = lambda: True) -> None:
-    """Raise HostNotFenced if a host that is down may still run the guest, so that the server could get two guests.
+    """Raise HostNotFenced if a host that is down may still run the guest. A start elsewhere could make two guests.
 
     ``may_run()`` returns False if the host can't have started the guest, or if no other host will start it. Then no
     error is raised. No error is raised either if an operator has forced the host down, because it runs no guest then.
@@ -127,7 +129,7 @@ def add_pending_release(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Add a pending release: an operation row that calls this method of the host when the host is up again.
+    """Add a pending release: an operation row with which a conductor calls ``method`` when the host is up again.
 
     ``write(conn)`` is called in the same transaction. It writes the changes of the server that the host would have
     written.
@@ -151,7 +153,7 @@ def add_release(
 ) -> None:
     """Add a pending release: an operation row whose ``args`` say what is released later.
 
-    ``host`` is the host that the row calls, or None. ``add`` describes the other arguments.
+    ``host`` is the host that a conductor calls for this, or None. ``add`` describes the other arguments.
     """
     add(
         work,
@@ -177,8 +179,8 @@ def add(work: Work[Any], row: OperationRow, *, delay: float = 0, write: Write | 
 def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], release: Callable[[], None]) -> None:
     """Call ``give_back`` to release a resource; if the service does not answer or refuses, call ``release``.
 
-    ``release`` adds a pending release, which releases the resource later. ``what`` begins the log line about the
-    failure, for example 'Deleting ports'.
+    ``release`` adds an operation row, with which a conductor releases the resource later (a pending release). ``what``
+    begins the log line about the failure, for example 'Deleting ports'.
     """
     try:
         give_back()
@@ -201,7 +203,7 @@ def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], re
 
 
 def drop_image(work: Work[Any], image_id: str) -> None:
-    """Delete an image of the server, or add a pending release of the image if the image service does not answer."""
+    """Delete an image of the server. If the image service does not answer, add an operation row to delete it later."""
     try:
         work.env.drop_image(image_id)
     except Unanswered as error:
@@ -249,7 +251,7 @@ def _call_host(work: Work[Outputs]) -> None:
 
 
 def hosts_left(work: Work[Any]) -> list[str]:
-    """Return the hosts that must still clean up after the server (by a pending release) and may still run its guest.
+    """Return the hosts that have a pending release of the server (they must still clean up) and may run its guest.
 
     A host that an operator has forced down is left out, because it runs no guest.
     """
@@ -262,7 +264,7 @@ def hosts_left(work: Work[Any]) -> list[str]:
 
 
 def _host_of(row: OperationRow) -> str | None:
-    """Return the host that a pending release calls, or None if the release calls no host."""
+    """Return the host that must do something for this pending release, or None if it is a release without a host."""
     args = row.arguments(ReleaseArguments)
     if isinstance(args, HostRelease):
         return args.host
@@ -297,7 +299,7 @@ def _release_accelerators(work: Work[Outputs]) -> None:
 
 
 def ports_given(work: Work[Any]) -> set[str]:
-    """Return the ids of the user's own ports that pending releases (operation rows) will unbind from the server.
+    """Return the ids of the user's own ports that a conductor will still unbind from the server (pending releases).
 
     These ports may still belong to the server.
     """

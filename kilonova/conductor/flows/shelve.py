@@ -41,7 +41,7 @@ def forgotten() -> dict[str, str | None]:
 
 
 def release_of_image(work: Work[Any], image_id: str) -> OperationRow:
-    """Return an operation row that deletes an image (a pending release).
+    """Return an operation row for the deletion of an image (a pending release, which a conductor runs later).
 
     The caller inserts the row in the transaction after which the image is no longer needed, and not earlier.
     """
@@ -61,7 +61,7 @@ def shelve_instance(work: Work[Outputs]) -> None:
 
 
 def undo_shelve_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest again if it ran before and delete the copy of the disk, and delete the image."""
+    """Have the host delete its copy of the disk and start the guest again if it ran before. Then delete the image."""
     releases.undo_image(work, Compute.undo_shelve_instance)
 
 
@@ -108,7 +108,7 @@ class Shelve(OneStep):
 def shelve_offload_instance(work: Work[Outputs]) -> None:
     """Have the host destroy the guest and its disks and free the server's devices.
 
-    If the host is down, a pending release (an operation row) calls the host when it is up again.
+    If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
     instance = work.instance()
     if instance.host is None:

@@ -1,6 +1,6 @@
 """The arguments of operations: one frozen dataclass for each kind of operation row, in the modules of this package.
 
-The API and conductors create an operation row with such an object, and the flow of the operation reads it:
+The API and conductors store an object of one of these classes in an operation row. The operation's flow reads it:
 
     row = OperationRow.new(ctxt, 'reboot', server.uuid, RebootArguments(reboot_type='HARD'))
     kind = work.arguments(RebootArguments).reboot_type

@@ -43,8 +43,8 @@ class Arguments:
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """Return the arguments from the JSON object of a row. Keys that this class doesn't have are ignored.
 
-        No error is raised if a required key is missing: the read of its attribute raises KeyError. So an operation with
-        such a row fails at the step that needs the attribute, and its other steps can be undone.
+        No error is raised if a required key is missing: the read of its attribute raises KeyError. So the operation
+        fails only at the step that needs the attribute, and its other steps can be undone.
         """
         made = object.__new__(cls)
         for one in fields(cls):

@@ -133,9 +133,9 @@ class VolumesRelease(ReleaseArguments):
     """Arguments of the release of a server's volumes.
 
     Attributes:
-        volumes_of: Uuid of the server, whose old attachments are deleted.
-        volumes_deleted: Ids of the volumes that are deleted as well.
-        volumes_made: True if all volumes are deleted that were created for the server.
+        volumes_of: Uuid of the server. Its attachments in Cinder that are not in its volume rows are deleted.
+        volumes_deleted: Ids of volumes that are deleted, too.
+        volumes_made: Whether to delete also all volumes that were created for the server.
     """
 
     identity = ('volumes_of', 'volumes_deleted')

@@ -136,8 +136,8 @@ class ComputeNode(Watched, Base):
 class PciDevice(SoftDelete, Base):
     """A PCI device of a compute node.
 
-    ``instance_uuid`` is no foreign key, because a deleted server may still have the device until a pending release (an
-    operation that frees resources later) is done.
+    ``instance_uuid`` is no foreign key, because a deleted server may still have the device: a conductor frees it later,
+    with an operation that is called a pending release.
     """
 
     __tablename__ = 'pci_devices'

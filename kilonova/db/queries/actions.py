@@ -73,7 +73,7 @@ def list_events(conn: sa.Connection, action_id: int) -> list[dict[str, Any]]:
 def reasons(conn: sa.Connection, action_ids: Iterable[int]) -> dict[int, str]:
     """Return {action id: details of the action's last event that failed or has not ended}.
 
-    Actions without such an event are left out.
+    Actions that have no failed or unfinished event are left out.
     """
     rows = conn.execute(
         sa.select(events.c.action_id, events.c.details)

@@ -185,7 +185,7 @@ def cell0_url(main_url: str) -> str:
 class CellRecord:
     """A cell mapping with its templates filled in.
 
-    The attribute ``Database.cell`` of a cell's database is such an object.
+    The attribute ``Database.cell`` of a cell's database is a CellRecord.
     """
 
     id: int

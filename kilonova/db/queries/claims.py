@@ -165,8 +165,8 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
 )
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# The condition that the host has no pending release of the server, because this would release the new claim, too.
-# A pending release is a stored task to free what an earlier operation left on the host while it was down.
+# The condition that the host has no pending release of the server. A pending release is a stored operation, with which
+# a conductor frees what an earlier operation left on the host while it was down. It would free the new claim, too.
 # MySQL can read a table that the same statement updates only through a derived table: the inner select below.
 _NO_RELEASE = sa.not_(
     sa.exists(
@@ -263,8 +263,9 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
 def _check_attempt(conn: sa.Connection, key: str) -> None:
     """Raise KeyGone if the attempt of this step key has ended.
 
-    When an attempt ends, its work has been undone, or a pending release is stored that undoes it when the host is up
-    again. If the host now undid the work once more, it could release resources that a later operation holds.
+    When an attempt ends, its work has been undone, or a pending release is stored: an operation row with which a
+    conductor undoes the work when the host is up again. If the host now undid the work once more, it could release
+    resources that a later operation holds.
     """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)

@@ -3,9 +3,9 @@
     for row in lost(connection, busy=set()):    # row['why']: 'allocated by 5c…, which is not a server of this cell'
         release(connection, row['id'], row['instance_uuid'])
 
-A device isn't lost if its server has an operation, because the operation releases the device. The operation may be a
-pending release, which frees what a host holds of a server when the host is up again. A pending release can remain after
-its server was deleted.
+A device isn't lost if its server has an operation, because a conductor releases the device when it runs the operation.
+The operation may be a pending release: it frees what a host holds of a server when the host is up again. A pending
+release can remain after its server was deleted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Accept evacuations from a host that an operator forced down, and wake operations that wait for such a host.
+"""Accept evacuations from a host that an operator forced down, and wake the operations that wait for this host.
 
     accept_evacuation(cell_db, instance_uuid=uuid, host='gpu1', operation=row, action=action)
     for uuid in hurry(cell_db, 'gpu1'):                 # the service was forced down or deleted
@@ -89,7 +89,7 @@ def hurry(cell_db: engine.Database, host: str) -> list[str]:
 
     - Its server is on the host.
     - Its server is moving from or to the host.
-    - Its server has left something on the host (it has a pending release there).
+    - Its server has left something on the host, which is freed when the host is up again (by a pending release).
     - The operation has chosen the host in a step.
 
     The host's own pending releases are not changed, because only the host itself can do them.

@@ -54,10 +54,11 @@ class OperationRow:
         context: The request context (a JSON column).
         outputs: Results of the steps (a JSON column).
         position: Index of the step that the operation has reached.
-        attempt: Number of the host that is tried, from 1.
+        attempt: Counter that is 1 for the first host and grows by 1 with each further host that is tried.
         slot: RUN, WAIT, or the row's own uuid if it may run concurrently with other rows of the server.
         not_before: The time before which no conductor takes the row, in epoch seconds by the database's clock.
-        host: For a pending release: the host that must free what it holds of the server, when it is up again.
+        host: The host that must act when it is up again: free what it holds of the server (a pending release), or start
+            the server's guest. None for other operations.
         unreadable: Names of the JSON columns that cannot be read, with the reasons; '' if all can be read. No conductor
             can run or undo an unreadable row.
     """
@@ -627,7 +628,7 @@ def end(conn: sa.Connection, uuid: str, instance_uuid: str) -> str | None:
 def end_releases(conn: sa.Connection, host: str) -> int:
     """Delete the pending releases of a host, because the host is removed. Return the number of deleted rows.
 
-    A pending release is an operation that frees, later, what a host holds of a server.
+    A pending release is a stored operation, with which a conductor later frees what a host holds of a server.
     """
     return conn.execute(operations.delete().where(operations.c.kind == 'release', operations.c.host == host)).rowcount
 
@@ -658,11 +659,11 @@ def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
 def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[str]:
     """Return which of these servers ``host`` must not change after its restart, because conductors work on them.
 
-    Such a server has one of these operations:
+    Each of the returned servers has one of these operations:
 
     - an operation that runs, or that waits until the running operation ends
     - a resume, which tells the host to start the server again
-    - a pending release, which tells the host to free something, for example a disk that a move renamed
+    - a pending release, with which a conductor has the host free something, for example a disk that a move renamed
     """
     return set(
         conn.execute(
@@ -693,7 +694,7 @@ def existing(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
 def waiting_boots(conn: sa.Connection, uuids: Sequence[str]) -> set[str]:
     """Return the servers whose boot operation still waits for a host. ``uuids`` are the uuids of the operations.
 
-    Such a boot has no chosen host yet, and was not cancelled and has not failed. The rows are in the API database.
+    The boot has no chosen host yet, and was not cancelled and has not failed. The rows are in the API database.
     """
     return set(
         conn.execute(

@@ -4,7 +4,7 @@
     resumes.tell(conn, row.instance_uuid, row.request_id, 'Cyborg …')        # a later try failed as well
     resumes.finish(conn, row.instance_uuid, row.request_id, 'Success', 'Started after 3 failed tries')
 
-Such an operation runs concurrently with the server's other operations, so the user can stop, reboot or delete the
+The operation runs concurrently with the server's other operations, so the user can stop, reboot or delete the
 server in the meantime. As long as the row exists, an instance action shows it to the user: the action's message is
 WAITING, and its event has the reason.
 """

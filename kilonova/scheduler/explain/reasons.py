@@ -5,8 +5,9 @@
     # 12 hosts considered: 9 have fewer than 2 free a100 (best: 1 free), 2 disabled, 1 wrong availability zone.
 
 The report is computed only after a refusal, so that other requests are not slowed down. Reasons are first searched in
-the data that the scheduler has already: its table of hosts and Placement's answer. For hosts without such a reason,
-slow filters are run, which check one host at a time, and Placement is queried again. The user's sentence names no host.
+the data that the scheduler has already: its table of hosts and Placement's answer. For hosts for which this finds no
+reason, slow filters are run, which check one host at a time, and Placement is queried again. The user's sentence names
+no host.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class RefusalReport:
     def lost_races(self) -> bool:
         """True if the request is for one server and at least one host meets all its needs.
 
-        Such a request was refused only because other requests claimed the host's resources at the same time.
+        If True, the request was refused only because other requests claimed the host's resources at the same time.
         """
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 

@@ -149,8 +149,8 @@ def _fits_on(
     """Return how many servers one host takes, one after the other."""
     with contextlib.ExitStack() as stack:
         for number in range(MOST):
-            # Each server is requested after the previous one was built, so no server counts as a build under way.
-            # The reservations for the previous servers stay until the end.
+            # Simulate a request for one more server after the earlier servers were built: none of them counts as a
+            # build in progress. ``stack`` keeps their reservations until the loop ends, so their resources are in use.
             choice = Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
             plan = stack.enter_context(choice).plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:

@@ -208,9 +208,10 @@ def build(
 ) -> CandidateQuery:
     """Return the query for a request.
 
-    ``in_tree`` is the uuid of the only compute node that may take the servers. If ``many_nodes`` is True, the request
-    names a host with several nodes, so the query has no limit. If ``pinning`` is False, dedicated CPUs are requested
-    as VCPU. Raises pci.request.PciInvalidAlias for an alias that a query to Placement cannot express.
+    ``in_tree`` is the uuid of the compute node if only one node may take the servers. ``many_nodes`` is True if the
+    request names a host with several nodes. Then the number of candidates is not limited, because the query cannot name
+    several nodes. If ``pinning`` is False, dedicated CPUs are requested as VCPU. Raises pci.request.PciInvalidAlias for
+    an alias that a query to Placement cannot express.
     """
     query = CandidateQuery(limit=max_results)
     _read_extra_specs(query, spec.flavor.extra_specs)

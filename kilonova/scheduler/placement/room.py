@@ -22,8 +22,8 @@ class RemainingCapacity:
     def __init__(self, summaries: dict[str, Any], reservations: Reservations | None = None, asked: float = 0.0) -> None:
         """Read the capacities from ``summaries``, the provider_summaries of GET /allocation_candidates.
 
-        Claims that were made after the monotonic time ``asked`` are subtracted. If ``reservations`` is None, nothing is
-        subtracted.
+        ``reservations`` are the claims of this scheduler. Those made after ``asked``, the monotonic time of the query
+        to Placement, are subtracted from the capacities. If ``reservations`` is None, nothing is subtracted.
         """
         self._free = {
             (rp, name): amounts['capacity'] - amounts['used']

@@ -116,7 +116,7 @@ class FakeLiveMigrations(FakePart):
     def force_complete(self, instance: objects.Instance) -> None:
         """Check only that the guest is being migrated. Raises errors.MigrationError if it is not."""
         if instance.uuid not in self._giving:
-            raise errors.MigrationError(reason='no migration of the guest runs')
+            raise errors.MigrationError(reason='the guest is not being migrated')
 
     @scripted
     def abort(self, instance: objects.Instance) -> bool:

@@ -22,7 +22,7 @@ class FakeVolumeSnapshots(FakePart):
             files.insert(0, new.file[0])
 
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
-        """Return whether the guest writes to the file of ``new``."""
+        """Return whether the volume's first file, to which the guest writes, is the file that ``new`` names."""
         domain = self.fake.domains.get(instance.uuid)
         return domain is not None and domain.files.get(new.volume_id, [''])[0] == new.file[0]
 
@@ -37,7 +37,10 @@ class FakeVolumeSnapshots(FakePart):
 
     @scripted
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
-        """Remove the files that the merge makes unnecessary. Raises GuestFailed if the merge is impossible."""
+        """Complete the merge at once: remove the merged files from the list of the volume's files.
+
+        Raises GuestFailed if the merge is impossible.
+        """
         check()
         files = self._files(instance, volume)
         if merge.is_done(files):

@@ -48,7 +48,7 @@ CODES: Mapping[int, Cause] = MappingProxyType(
 # Error codes that mean that a device failed. The error text names the device if the guest has several.
 _OF_DEVICES = frozenset({libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_INVALID_NODE_DEVICE})
 
-# Error texts about the host as a whole. The host is the cause even if such a text names a device.
+# Error texts about the host as a whole. The host counts as the cause even if the text also names a device.
 _HOST = re.compile(
     r'cgroup|cannot allocate memory|out of memory|no space left|memory ?lock|MEMLOCK|VFIO_MAP_DMA|VFIO_IOMMU_MAP_DMA'
     r"|host doesn't support|no iommu|failed to setup container|failed to open /dev/vfio/vfio|failed to open /dev/iommu"

@@ -235,7 +235,8 @@ class Domains:
     def prepare_devices(self, pci_devices: Iterable[objects.PciDevice]) -> None:
         """Create the mediated devices among ``pci_devices``, for a guest that starts without ``prepare``.
 
-        Such a guest is resumed or arrives by live migration. Raises MdevUnavailable if a device cannot be created.
+        This is the case if a guest is resumed or arrives by live migration. Raises MdevUnavailable if a device cannot
+        be created.
         """
         self._mediated.ensure(hostdevs.host_devices(pci_devices))
 

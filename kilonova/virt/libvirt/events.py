@@ -35,7 +35,10 @@ _STATES = {
 
 
 class Watcher(Protocol):
-    """The owner of a libvirt connection, which receives the connection's events. Its methods must return quickly."""
+    """An object that receives the events of a libvirt connection. Its methods must return quickly.
+
+    All events of this process are delivered by one thread, one after the other.
+    """
 
     def guest_changed(self, uuid: str) -> None:
         """React to the start, stop, pause or resume of a guest."""

@@ -255,7 +255,7 @@ class Guest:
         return any(found.get('file') == target for found in targets)
 
     def has_copied(self) -> bool:
-        """Return True if the last copy of a disk was completed."""
+        """Return True if the most recent disk copy of the guest has ended and was successful."""
         try:
             return bool(self.call('jobStats', libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED).get('success'))
         except libvirt.libvirtError as error:

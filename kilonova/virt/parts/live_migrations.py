@@ -204,7 +204,7 @@ class LiveMigrations(Protocol):
     def has_switched(self, instance: objects.Instance) -> bool:
         """Return whether the guest runs at the destination while a part of its memory is still on the source.
 
-        Such a guest cannot return to the source. If this part of its memory is never transferred, the guest is lost.
+        Then the guest cannot return to the source. If the rest of its memory is never transferred, the guest is lost.
         """
 
     def go_on(self, instance: objects.Instance) -> None:

@@ -35,7 +35,10 @@ class MoveOffer(TypedDict, total=False):
 
 
 class DiskInfo(TypedDict):
-    """The disks that the source has copied: the id of the move, and the names of the disks."""
+    """A record of the disks of one move, which the source host returns when the disks are at the destination.
+
+    ``move`` is the id of the move, and ``disks`` are the names of the disks.
+    """
 
     move: str
     disks: list[str]

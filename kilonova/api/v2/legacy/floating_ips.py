@@ -206,7 +206,7 @@ def remove(call: Call) -> None:
 def _at(call: Call, address: str) -> FloatingIp:
     """Return the floating IP with this address.
 
-    Raises FloatingIpNotFound (404) if the caller can't see such a floating IP.
+    Raises FloatingIpNotFound (404) if the floating IP does not exist or the caller can't see it.
     """
     found = service(call).floating_ips_of_project(call.ctxt, 1, address)
     if not found:

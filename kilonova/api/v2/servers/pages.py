@@ -137,7 +137,7 @@ class Listing:
     bulky: bool = False
     version: int = 1
     host_status: bool = False
-    # True if the request has no filters, order, limit or marker, so that all servers are listed.
+    # True if the request has no filters, order, limit or marker. Then all servers are listed.
     whole: bool = False
 
     @property

@@ -213,7 +213,7 @@ def _hints(row: Row, viewer: ServerView) -> dict[str, Any]:
 
 
 def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerView], Any]:
-    """Wrap the reader of a field, so that the field is absent unless the rule EXTENDED_ATTRIBUTES allows it."""
+    """Wrap the reader of a field. The field is then absent unless the policy rule EXTENDED_ATTRIBUTES allows it."""
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 

@@ -148,7 +148,7 @@ def undo_allocate_port_resources(work: Work[AttachOutputs]) -> None:
 
 
 def claim_function(work: Work[AttachOutputs]) -> None:
-    """If the port is a function of a PCI device, have the server's host claim such a function."""
+    """If the port must be a function of a PCI device (SR-IOV), have the server's host claim a function for it."""
     request = _request(work)
     if request is not None:
         (chosen,) = pci_request.with_allocation([request], work.outputs.mappings).requests
@@ -161,7 +161,7 @@ def claim_function(work: Work[AttachOutputs]) -> None:
 def undo_claim_function(work: Work[AttachOutputs]) -> None:
     """If the port is a function of a PCI device, have the server's host free the claimed function.
 
-    If the host is down, a pending release (an operation row) calls the host when it is up again.
+    If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
     request = _request(work)
     if request is not None:
@@ -202,7 +202,7 @@ def plug(work: Work[AttachOutputs]) -> None:
 def undo_plug(work: Work[AttachOutputs]) -> None:
     """Have the host unplug the interface from the guest.
 
-    If the host is down, a pending release (an operation row) calls the host when it is up again.
+    If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
     if work.outputs.vif is not None:
         releases.ask_to_undo(
@@ -255,7 +255,7 @@ def unplug(work: Work[Outputs]) -> None:
 def undo_unplug(work: Work[Outputs]) -> None:
     """Have the host plug the interface into the guest again, unless the guest has already released it.
 
-    If the host is down, a pending release (an operation row) calls the host when it is up again.
+    If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
     vif = work.arguments(DetachInterfaceArguments).vif
     if not _is_out(work) and vif is not None:
@@ -269,7 +269,7 @@ def undo_unplug(work: Work[Outputs]) -> None:
 
 
 def _is_out(work: Work[Outputs]) -> bool:
-    """Return whether the guest has released the interface, so that the detach is completed and not undone."""
+    """Return whether the guest has released the interface. If it has, the detach is completed and not undone."""
     return work.position > DetachInterface().index('unplug')
 
 
@@ -290,8 +290,8 @@ def free_port(work: Work[Outputs]) -> None:
 def _free_function(work: Work[Outputs], request_id: str) -> None:
     """Have the host free the device of this PCI request.
 
-    If the host is down, or if the operation is ending after a failure, a pending release (an operation row) calls the
-    host later.
+    If the host is down, or if the operation is ending after a failure, an operation row is added (a pending release),
+    and a conductor calls the host later.
     """
     host, server = work.instance_row()['host'], work.instance()
     if not work.failed:
@@ -300,7 +300,7 @@ def _free_function(work: Work[Outputs], request_id: str) -> None:
             return
         except HostDown as error:
             LOG.info(
-                'A pending release will free the device of PCI request %s: %s',
+                'The host is called again later to free the device of PCI request %s: %s',
                 request_id,
                 error,
                 instance_uuid=work.instance_uuid,

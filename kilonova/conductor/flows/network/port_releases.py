@@ -1,7 +1,7 @@
 """Release the ports of servers: delete ports that Kilonova created, and unbind ports that the user created.
 
-If the network service does not answer, a pending release is added, an operation row that releases the ports later. So
-an undo or a delete does not wait for the network service.
+If the network service does not answer, an operation row is added (a pending release), and a conductor releases the
+ports later. So an undo or a delete does not wait for the network service.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> Non
     """Release all ports of the server, except the ports in ``keep``.
 
     ``own`` are the ids of the ports that the user created, which are unbound. ``keep`` are the ids of ports in the info
-    cache. If the network service does not answer or refuses, a pending release releases the ports later.
+    cache. If the network service does not answer or refuses, an operation row is added (a pending release), and a
+    conductor releases the ports later.
     """
     releases.now_or_later(
         work, 'Releasing ports', lambda: releases.give_back_ports(work, own, keep), lambda: release(work, own)
@@ -31,8 +32,8 @@ def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> Non
 def drop_one(work: Work[Any], vif: Vif) -> None:
     """Release one port of the server: delete it, or unbind it if the user created it.
 
-    Repeated calls are safe. If the network service does not answer or refuses, a pending release releases the port
-    later, when the port is not in the server's info cache any more.
+    Repeated calls are safe. If the network service does not answer or refuses, an operation row is added (a pending
+    release). A conductor releases the port later, when the port is not in the server's info cache any more.
     """
     client = work.env.networks
 
@@ -53,7 +54,7 @@ def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None)
     """Release the resources that the server holds in Placement for a port that is deleted or being detached.
 
     ``wanted`` are the resources that the port guarantees, or None. If Placement or the network service does not answer
-    or refuses, a pending release releases the resources later.
+    or refuses, an operation row is added (a pending release), and a conductor releases the resources later.
     """
     if wanted is None:
         return

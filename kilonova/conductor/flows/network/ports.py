@@ -8,8 +8,8 @@ If the host claims devices and starts the guest in the same call, the host reque
 (``bind_devices``). Before the claim such a port belongs to the server and is bound to no host.
 
 The ``device_id`` of each port is the server's uuid, so a conductor that takes an operation over finds all ports of the
-server. If a request to create a port gets no reply, the port may be created later. Therefore a pending release is
-added, an operation row that deletes ports which are not in the server's info cache (``port_releases``).
+server. If a request to create a port gets no reply, the port may be created later. Therefore an operation row is added
+(a pending release), and a conductor later deletes ports that are not in the server's info cache (``port_releases``).
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _make(
             name=name,
         )
     except Unanswered:
-        # Neutron may create the port later, so a pending release searches for it after LATE seconds.
+        # Neutron may create the port later. Add an operation row, with which a conductor deletes it after LATE seconds.
         port_releases.release(work, own, delay=LATE)
         raise
     LOG.info('Created port %s, bound to host %s', port.id, host, instance_uuid=work.instance_uuid)

@@ -83,7 +83,7 @@ def attach_to_host(work: Work[Outputs]) -> None:
 
 
 def undo_attach_to_host(work: Work[Outputs]) -> None:
-    """Delete the volume's attachment in Cinder, so that the volume is free."""
+    """Delete the volume's attachment in Cinder. The volume is free then."""
     row = work.arguments(AttachVolumeArguments).row
     for volume in work.instance(fresh=True).volumes:
         if volume.uuid == row:
@@ -112,7 +112,7 @@ def _ask(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
 def undo_plug(work: Work[Outputs]) -> None:
     """Have the host unplug the volume from the guest.
 
-    If the host is down, a pending release (an operation row) calls the host when it is up again.
+    If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
     _undo(work, Compute.undo_attach_volume)
 
@@ -146,14 +146,14 @@ def unplug(work: Work[Outputs]) -> None:
 def undo_unplug(work: Work[Outputs]) -> None:
     """Have the host plug the volume into the guest again, unless the guest has already released it.
 
-    If the host is down, a pending release (an operation row) calls the host when it is up again.
+    If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
     if not _is_out(work):
         _undo(work, Compute.undo_detach_volume)
 
 
 def _is_out(work: Work[Outputs]) -> bool:
-    """Return whether the guest has released the volume, so that the detach is completed and not undone."""
+    """Return whether the guest has released the volume. If it has, the detach is completed and not undone."""
     return work.position > DetachVolume().index('unplug')
 
 

@@ -71,8 +71,8 @@ class SnapshotOutputs(Outputs):
 def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dict[str, Any]) -> None:
     """Call this method of the server's host with the arguments ``message`` (``_files`` or ``_merge``).
 
-    Raises HostDown if the host is forced down, so that no guest runs on it. Raises HostNotFenced if the host is down
-    and may still run the guest, because it is then unknown which file the guest uses.
+    Raises HostDown if an operator has forced the host down, because no guest runs on it then. Raises HostNotFenced if
+    the host is down and may still run the guest, because it is then unknown which file the guest uses.
     """
     volume_of(work)
     server = work.instance()
@@ -267,10 +267,10 @@ class Create(OneVolume[SnapshotOutputs]):
 
 
 def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None) -> None:
-    """Notify the volume service of the snapshot's status. If it does not answer, add a pending release.
+    """Notify the volume service of the snapshot's status. If it does not answer, add an operation row.
 
-    The pending release is an operation row that sends the status later, so an undo does not wait for the volume
-    service.
+    A conductor runs this operation (a pending release) later and sends the status then. So an undo does not wait for
+    the volume service.
     """
     told = (work.arguments(VolumeSnapshotArguments).snapshot_id, status, progress)
     releases.now_or_later(

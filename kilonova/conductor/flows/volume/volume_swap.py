@@ -107,7 +107,8 @@ def _write(work: Work[SwapOutputs], conn: engine.Connection) -> None:
 def undo_swap(work: Work[SwapOutputs]) -> None:
     """Ask the host which volume the guest uses. If the guest uses the second one, write it to the server's row.
 
-    If the host is down, the second volume is used, and a pending release (an operation row) calls the host later.
+    If the host is down, the second volume is used. An operation row is added (a pending release), and a conductor calls
+    the host later.
     """
     if not work.outputs.swapped:
         answer = releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_swap_volume, **_message(work))

@@ -10,9 +10,9 @@
 
 The rows of block_device_mapping name the attachments that a server should have. Each attachment in Cinder has the
 server's uuid, so a conductor that takes an operation over finds all attachments and deletes those without a row. If
-Cinder does not answer, an undo or a delete of the server does not wait. A pending release is added instead, an
-operation row that deletes the attachments later. A pending release is also added if a request to create an attachment
-got no reply, because Cinder may create the attachment later.
+Cinder does not answer, an undo or a delete of the server does not wait. Instead, an operation row is added (a pending
+release), and a conductor deletes the attachments later. A pending release is also added if a request to create an
+attachment got no reply, because Cinder may create the attachment later.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) ->
 
 
 def _free(work: Work[Any], attachment_id: str) -> None:
-    """Delete an attachment. If the volume service refuses, add a pending release, which deletes it later."""
+    """Delete an attachment. If the volume service refuses, add an operation row for deleting the attachment later."""
     try:
         work.env.volumes.delete_attachment(attachment_id)
     except Unanswered:
@@ -450,8 +450,8 @@ def renounce(work: Work[Any], host: str) -> None:
 def forget_source(work: Work[Any], *, later: bool = False) -> None:
     """Delete the server's attachments in Cinder that are not in its volume rows, such as attachments to a former host.
 
-    If the volume service does not answer, or if ``later`` is True, a pending release (an operation row) deletes the
-    attachments later. ``later`` is True if another host must disconnect the volumes first.
+    If the volume service does not answer, or if ``later`` is True, an operation row is added (a pending release), and a
+    conductor deletes the attachments later. ``later`` is True if another host must disconnect the volumes first.
     """
     if not work.instance().volumes:
         return
@@ -503,7 +503,7 @@ def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -
     """End a failed or cancelled volume swap in Cinder.
 
     ``has_copy`` says whether the guest uses the copy (True) or the first volume (False). If the volume service does not
-    answer or refuses, a pending release (an operation row) ends the swap later.
+    answer or refuses, an operation row is added (a pending release), and a conductor ends the swap later.
     """
 
     def give_back() -> None:
@@ -527,7 +527,8 @@ def end_swap(work: Work[Any], volume_id: str, copy_id: str, *, has_copy: bool) -
 def drop(work: Work[Any], delete: Sequence[str]) -> None:
     """Delete all attachments of the server, and the volumes in ``delete``.
 
-    If the volume service does not answer or refuses, a pending release (an operation row) deletes them later.
+    If the volume service does not answer or refuses, an operation row is added (a pending release), and a conductor
+    deletes them later.
     """
     releases.now_or_later(
         work, 'Releasing volumes', lambda: releases.give_back_volumes(work, (), delete), lambda: _release(work, delete)
@@ -537,8 +538,8 @@ def drop(work: Work[Any], delete: Sequence[str]) -> None:
 def drop_one(work: Work[Any], volume: AttachedVolume) -> None:
     """Delete the attachment of one volume of the server.
 
-    Repeated calls are safe. If the volume service does not answer or refuses, a pending release (an operation row)
-    deletes the attachment after the volume's row is deleted.
+    Repeated calls are safe. If the volume service does not answer or refuses, an operation row is added (a pending
+    release). A conductor deletes the attachment after the volume's row is deleted.
     """
     kept = [one.attachment_id for one in work.instance(fresh=True).volumes if one.uuid != volume.uuid]
     releases.now_or_later(

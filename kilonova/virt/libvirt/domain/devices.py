@@ -57,7 +57,7 @@ class GraphicsConfigurator:
     """Writes the VNC and SPICE servers for the guest's screen into the domain XML, if [vnc] or [spice] is enabled."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the VNC and SPICE servers, and the channel of SPICE's agent."""
+        """Add the enabled VNC and SPICE servers to the domain, and the channel of the SPICE agent if it is enabled."""
         consoles = guest.settings.consoles
         if not guest.settings.is_qemu:
             return

@@ -382,7 +382,7 @@ class LibvirtLiveMigrations:
         if guest is not None and self._libvirt.is_test and self._handover.is_giving(instance.uuid):
             return
         if guest is None or migration_job.outgoing(guest) is None:
-            raise errors.MigrationError(reason='no migration of the guest runs')
+            raise errors.MigrationError(reason='the guest is not being migrated')
         self._transfers.hasten(guest)
 
     @translated

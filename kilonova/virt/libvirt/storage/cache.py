@@ -93,7 +93,10 @@ class ImageCache:
         return path
 
     def blank(self, name: str, size: int, *mkfs: str) -> disk.BaseFile:
-        """Return a formatted empty disk of ``size`` bytes (ephemeral_…, swap_…). Make it if it is not in the cache."""
+        """Return the cached file of an empty disk of ``size`` bytes. Create and format the file if it does not exist.
+
+        ``name`` is the file's name, which begins with ephemeral_ or swap_. ``mkfs`` is the command that formats it.
+        """
         return self._once(name, lambda path: disk.create_blank(path, size, *mkfs))
 
     def clean(self, used: Collection[str], min_age: float | None) -> list[str]:

@@ -61,7 +61,8 @@ class MoveDestination(Protocol):
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
         """Copy the base file ``path``, compare the copy with the original, and rename the copy to ``target``.
 
-        The copy has a temporary name that contains ``move``, the id of the move. ``going`` is called as in ``put``.
+        Until then the copy has a temporary name that contains ``move``, the id of the move. ``going`` is called often,
+        with the number of bytes that were copied since its last call.
         """
 
     def rebase(self, name: str, base: str, format_: str) -> None:

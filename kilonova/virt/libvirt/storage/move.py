@@ -1,12 +1,18 @@
 """The transfer of a server's disks to another host, or within one host. A transfer can be reverted.
 
-The source calls ``check``, ``carry`` (which keeps the originals in <uuid>_resize and puts a copy at the destination),
-and then ``confirm`` or ``restore``. The destination calls ``offer``, and ``discard`` when the move is reverted. Every
-step may be repeated. The id of the move is written into the directories on source and destination. By this id, an
-interrupted move can be distinguished from the leftovers of another move.
+``DiskMover`` is used on the source and on the destination of a move, in this order. Each call may be repeated:
 
-On storage that the two hosts share, no disk is copied (see ``layers``). Each directory records its owner there, and a
-host never touches a directory of another host. Disks in a Ceph pool stay where they are, and a snapshot keeps their
+- ``offer`` on the destination describes where and how the disks can be received.
+- ``check`` on the source checks that the disks can be moved.
+- ``carry`` on the source keeps the original disks in <uuid>_resize, and puts a copy of them at the destination.
+- ``confirm`` on the source deletes the originals. If the move is reverted instead, ``discard`` on the destination
+  deletes the copy, and ``restore`` on the source takes the originals back.
+
+The id of the move is written into the directories on source and destination. It shows whether a directory belongs to
+this move or is a leftover of another one.
+
+If the two hosts share their storage, no disk is copied (see ``layers``). Then each directory has a record of the host
+that owns it, and other hosts do not touch it. Disks in a Ceph pool stay where they are, and a snapshot keeps their
 content from before the move.
 """
 

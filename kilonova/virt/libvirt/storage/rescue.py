@@ -2,8 +2,8 @@
 
     found = files.prepare(instance, image_meta, image)     # fetches images; nothing of the server changes
     files.make(instance, directory, found, password)       # writes disk, config drive, kernel, and then the record
-    read(directory)                                        # RescueSystem, or None: the server starts normally
-    forget(disks, uuid)
+    read(directory)                                        # RescueSystem from the record, or None without a record
+    forget(disks, uuid)                                    # deletes the record, and then the files
 
 A guest starts its rescue system if the record ``rescued.json`` exists in its directory. Otherwise it starts from its
 own disk.

@@ -126,7 +126,7 @@ class Remote:
         except (command.CommandFailed, ValueError) as error:
             raise self._unmovable(str(error)) from error
         if found != self._offer['storage_id']:
-            raise self._unmovable(f'{address} is the address of another host')
+            raise self._unmovable(f'the machine at {address} does not have the storage of the destination')
         return int(free)
 
     def has_arrived(self, move: str) -> bool:

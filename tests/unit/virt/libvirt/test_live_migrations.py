@@ -357,7 +357,7 @@ def test_a_guest_that_is_forced_stands_still_and_goes_on_where_it_stays(
     live.force_complete(instance)
     assert guest.held
     guest.under_way = False
-    with pytest.raises(errors.MigrationError, match='no migration of the guest runs'):
+    with pytest.raises(errors.MigrationError, match='the guest is not being migrated'):
         live.force_complete(instance)
     live.go_on(instance)
     assert (guest.resumed, guest.held) == (resumed, not resumed)

@@ -55,7 +55,7 @@ class Parent:
 
 
 class RbdPool:
-    """The pool [libvirt]images_rbd_pool, as one host uses it."""
+    """The client of one host for the Ceph pool [libvirt]images_rbd_pool, which stores disks of servers."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         options = conf.libvirt
