@@ -154,7 +154,7 @@ def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestCon
     ctxt: RequestContext = RequestContext.from_environ(
         environ, remote_address=environ.get('REMOTE_ADDR'), service_catalog=catalog
     )
-    # An operator's policy.yaml may define administrators by another rule than the role admin.
+    # Ask the policy whether the user is an administrator: an operator may require something else than the role admin.
     ctxt.is_admin = policy.allows(ctxt, 'context_is_admin')
     return ctxt
 

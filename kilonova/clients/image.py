@@ -247,7 +247,8 @@ class ImageClient(session.RestClient):
         if response.status_code in (200, 204):
             return response
         response.close()
-        # The image service answers 404 also for a malformed id, and 403 for a private image that the user can't see.
+        # 404 is also the answer for a malformed id, and 403 for a private image that the user can't see.
+        # For the user, all of these images do not exist.
         if response.status_code in (403, 404):
             raise errors.ImageNotFound(image_id=image_id)
         raise errors.ImageUnacceptable(

@@ -212,6 +212,7 @@ class HostLiveness:
                 cell.since = now
             elif unheard:
                 # This process made no checks for a while, and hosts may have been unable to report in that time.
+                # Count this time as a gap in the reports, which began at the last check and ends now.
                 cell.since, cell.before = now, cell.looked
             if unheard:
                 cell.deaf = now

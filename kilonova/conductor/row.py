@@ -289,7 +289,8 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # If this is a repeated transaction, the first try may have written the row and lost the reply.
+            # The first try of this transaction may have written the row, and its reply may have been lost.
+            # Then the row is already at the position and attempt ``after``. Write it once more.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -376,7 +377,8 @@ class LeasedOperation(Generic[OutputsT]):
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # If this is a repeated transaction, the first try may have deleted the row and lost the reply.
+                # The first try of this transaction may have deleted the row, and its reply may have been lost.
+                # Then the row is missing, and this process has ended the operation.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 self._written = write(conn)

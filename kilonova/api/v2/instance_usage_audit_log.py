@@ -72,7 +72,7 @@ def _read(backend: Backend, before: datetime.datetime) -> Log:
     try:
         begin, end = last_period(backend.options.usage_audit_period, before)
     except (ValueError, OverflowError):
-        # The period before this time would begin before the year 1, which datetime can't represent.
+        # The time is refused if the period before it would begin before the year 1, which datetime can't represent.
         raise InvalidTimestamp(text=before) from None
     runs: list[dict[str, Any]] = []
     hosts: set[str] = set()

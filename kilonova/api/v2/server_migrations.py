@@ -130,7 +130,7 @@ def _under_way(server: ServerRef) -> list[dict[str, Any]]:
 def _find(server: ServerRef, identifier: str) -> dict[str, Any] | None:
     """Return the row of a migration of the server by its id, or None if the server has no such migration."""
     row = None
-    # Ids of rows have fewer than 10 digits. A text that is no number can't be the id of a migration.
+    # Only a number with fewer than 10 digits can be the id of a migration. Do not search for any other text.
     if server.cell is not None and identifier.isascii() and identifier.isdigit() and len(identifier) < 10:
         with server.cell.read() as conn:
             row = migrations.get(conn, migration_id=int(identifier))

@@ -64,7 +64,8 @@ def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
     where = urllib.parse.urlsplit(url)
     if where.scheme != 'http' or not where.hostname:
         raise ValueError(f'it is not http://HOST:PORT{health.PATH}')
-    # Before the daemon answers, it checks the services that it needs. This may take the whole [health]timeout.
+    # Before the daemon answers, it checks the services that it needs. This may take the whole [health]timeout,
+    # so wait 5 s longer.
     connection = http.client.HTTPConnection(where.hostname, where.port or 80, timeout=timeout + 5)
     try:
         connection.request('GET', where.path or health.PATH)

@@ -226,7 +226,8 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
         # The build request is deleted first, because this statement locks its row.
         # If the user deletes the server at the same time, only one of the transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # If this is a repeated transaction, the first try may have deleted the build request and lost the reply.
+            # The first try of this transaction may have deleted the build request, and its reply may have been lost.
+            # Then the server's mapping names the cell already, and the boot continues.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)

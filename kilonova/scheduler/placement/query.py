@@ -339,7 +339,7 @@ def _numa(spec: RequestSpec) -> Any:
     image = _field(spec, 'image')
     properties = image.properties if image is not None and 'properties' in image else NOTHING
     with contextlib.suppress(errors.Invalid):
-        # The API refuses invalid extra specs, but older requests may have them. Such extra specs are ignored.
+        # The API refuses invalid extra specs, but older requests may have them. Ignore them.
         return constraints.of(spec.flavor, properties)
     return None
 

@@ -177,7 +177,7 @@ def _list(call: Call, detailed: bool) -> Any:
     all_filters = call.may(ALL_FILTERS)
     owner = _owner(call, query, detailed)
     if all_filters:
-        # A filter that names a table is an error for callers who may use all filters. For others it is ignored.
+        # Refuse filters that name a table, for callers who may use all filters. For other callers they are ignored.
         _refuse_joined(call.query)
     filters = pages.read_filters(
         call.backend,

@@ -180,7 +180,8 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, args)
 
     def check(conn: engine.Connection) -> None:
-        # Another operation may have changed the info cache since it was read. For example, it attached the port again.
+        # Another operation may have changed the info cache since it was read, for example by attaching the port again.
+        # In this case write nothing, and retry this step later.
         if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
             raise RetryLater(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
 
