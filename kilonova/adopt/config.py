@@ -272,13 +272,15 @@ class _Sorter:
     def _check_own(self) -> None:
         for name in OWN:
             mine = [one.values[-1] for one in self._own.values() if self._current(one.name) == name]
-            theirs = [one.values[-1] for one in self._nova.values() if self._current(one.name) == name]
+            # One of Nova's databases under the other option is Nova's, too.
+            kinds = (BROKER,) if name == BROKER else DATABASES
+            theirs = [one.values[-1] for one in self._nova.values() if self._current(one.name) in kinds]
             what = 'broker' if name == BROKER else 'database'
             if not mine:
                 self._result.problems.append(
                     f"Set {shown(name)} in the file of --own: Kilonova needs a {what} beside Nova's"
                 )
-            elif theirs and self._same(name, mine[-1], theirs[-1]):
+            elif any(self._same(name, mine[-1], url) for url in theirs):
                 self._result.problems.append(
                     f'{shown(name)} in the file of --own names the {what} of Nova: it must be one of its own'
                     + (', at least another virtual host' if name == BROKER else '')
@@ -286,12 +288,15 @@ class _Sorter:
 
     def _same(self, name: Name, mine: str, theirs: str) -> bool:
         """Return whether two URLs lead to the same database, or to the same virtual host of a broker."""
-        if name != BROKER:
-            one, other = urlsplit(mine), urlsplit(theirs)
-            return (one.hostname, one.port, one.path) == (other.hostname, other.port, other.path)
         try:
+            if name != BROKER:
+                databases = urlsplit(mine), urlsplit(theirs)
+                # A port that is not given is the default port, which the other URL may name.
+                ports = {url.port for url in databases} - {None}
+                return len(ports) < 2 and len({(url.hostname, url.path) for url in databases}) == 1
             one, other = (oslo_messaging.TransportURL.parse(self._conf, url) for url in (mine, theirs))
         except (oslo_messaging.InvalidTransportURL, ValueError):
+            # The check of the result names a URL that can't be read.
             return mine == theirs
         hosts = {(host.hostname, host.port) for host in one.hosts} & {
             (host.hostname, host.port) for host in other.hosts

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kilonova.cmd.cli import Cloud, Command, argument
+
+if TYPE_CHECKING:
+    from kilonova.adopt.config import Translation
 
 OUTPUT = 'kilonova.conf'
 
@@ -48,10 +52,9 @@ def _listed(args: argparse.Namespace) -> str:
     return ', '.join([*args.nova_conf, *([args.own] if args.own else [])])
 
 
-def _report(translation: object) -> None:
-    from kilonova.adopt.config import Translation, shown
+def _report(translation: Translation) -> None:
+    from kilonova.adopt.config import shown
 
-    assert isinstance(translation, Translation)
     print(f'{len(translation.written)} options are taken.')
     _section('Renamed:', [f'{shown(old)} is {shown(new)} in Kilonova' for old, new in sorted(translation.renamed)])
     _section(
