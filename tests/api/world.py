@@ -25,6 +25,7 @@ import webob
 
 from kilonova import objects
 from kilonova.api import app as api_app
+from kilonova.api.services.backend import ApiOptions
 from kilonova.db.queries import (
     aggregates,
     cells,
@@ -269,6 +270,8 @@ class World(Site):
             mock.patch.object(site_module, 'Recorder', Answering),
             mock.patch.object(site_module, 'Images', Images),
             mock.patch.object(api_app.auth_token, 'AuthProtocol', lambda app, conf: app),
+            # Random requests queue behind operations that never end here.
+            mock.patch.object(ApiOptions, 'answer_seconds', 5),
         ):
             # Nobody reports any more once it stands, however long a file's tests take.
             super().__init__(

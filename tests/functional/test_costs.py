@@ -160,26 +160,26 @@ def test_the_lists_have_a_fixed_number_of_statements(counted, capsys):
     counted.settle()
     server = counted.ok('GET', '/servers')['servers'][0]['id']
 
-    def listed(path: str) -> tuple[int, int]:
+    def listed(path: str) -> tuple[int, list[str]]:
+        # The fewest of three: a thread of this cloud, or of an earlier one, may write something meanwhile.
         found: list = []
-        costs = counted.measure(lambda: found.extend(counted.ok('GET', path)['servers']))
-        return len(found), len(costs.statements)
+        costs = [counted.measure(lambda: found.append(counted.ok('GET', path)['servers'])) for _ in range(3)]
+        return len(found[-1]), min((one.statements for one in costs), key=len)
 
     few, many = {}, {}
     for results, more in ((few, range(5, 10)), (many, range(10, 100))):
         copy(counted, server, more)
         for path in paths:
-            listed(path)
             results[path] = listed(path)
     cells = len(counted.cells.databases())
     for path in paths:
         with capsys.disabled():
             print(
-                f'\nGET {path}: {few[path][1]} statements for {few[path][0]} servers, {many[path][1]} for '
+                f'\nGET {path}: {len(few[path][1])} statements for {few[path][0]} servers, {len(many[path][1])} for '
                 f'{many[path][0]}'
             )
         assert (few[path][0], many[path][0]) == (10, 100)
-        assert few[path][1] == many[path][1] <= 2 + 5 * cells
+        assert len(few[path][1]) == len(many[path][1]) <= 2 + 5 * cells, '\n'.join(many[path][1])
 
 
 def test_a_list_of_a_thousand_makes_no_object(counted, monkeypatch):
