@@ -146,6 +146,16 @@ def translate(request: ConfigRequest, blank: Callable[[], cfg.ConfigOpts]) -> Tr
     return translation
 
 
+@contextlib.contextmanager
+def parsed(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts]) -> Iterator[cfg.ConfigOpts]:
+    """Provide the configuration that Nova's files give, with the values of all options that Kilonova has, too.
+
+    ``blank`` returns a configuration with all options of Kilonova. Raises UnreadableFile.
+    """
+    with _parsed(_raw(_read(_expanded(paths)), {}), blank) as conf:
+        yield conf
+
+
 # --- reading
 def _expanded(paths: Iterable[Path]) -> list[Path]:
     """Return the files, with the ``*.conf`` files of each directory in its place."""

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING
 from kilonova.cmd.cli import Cloud, Command, argument
 
 if TYPE_CHECKING:
+    from kilonova.adopt.check import Report
     from kilonova.adopt.config import Translation
+    from kilonova.adopt.obstacles import Obstacle
 
 OUTPUT = 'kilonova.conf'
+# The most rows of a kind of obstacle that are printed.
+MOST_ROWS = 100_000
 
 
 def config(cloud: Cloud, args: argparse.Namespace) -> int:
@@ -48,6 +52,54 @@ def config(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
+def check(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Say what would come from a running Nova, and what stands in the way.
+
+    The databases that Nova's configuration files name are only read. Exit code 1: something stands in the way.
+    """
+    from kilonova import errors
+    from kilonova.adopt import check as adopt
+    from kilonova.adopt import cloud as nova_cloud
+    from kilonova.cmd import options
+
+    try:
+        with nova_cloud.opened([Path(name) for name in args.nova_conf], options.new) as nova:
+            report = adopt.run(nova, args.most)
+    except (errors.Invalid, errors.Unavailable) as error:
+        print(error)
+        return 1
+    _print_counts(report)
+    left = report.obstacles.left(args.accept)
+    _print_obstacles([one for one in report.obstacles.sorted() if one not in left], 'Accepted:')
+    _print_obstacles(left, 'In the way:')
+    print('\nNothing stands in the way.' if not left else f'\n{len(left)} obstacles. Nothing was changed.')
+    return 1 if left else 0
+
+
+def _print_counts(report: Report) -> None:
+    for name, release in report.releases.items():
+        print(f'{name}: {release}')
+    for name, counts in report.counts.items():
+        _section(f'Would come from {name}:', [f'{number} {words}' for words, number in counts.items() if number])
+
+
+def _print_obstacles(found: Sequence[Obstacle], title: str) -> None:
+    from kilonova.adopt.obstacles import KINDS
+
+    if found:
+        print(f'\n{title}')
+    for one in found:
+        kind = KINDS[one.kind]
+        print(f'\n{one.kind} ({one.number} in {one.where}): {kind.why}.')
+        print(f'  What to do: {kind.remedy}.')
+        if kind.loss is not None:
+            print(f'  Or accept by --accept {one.kind}: {kind.loss}.')
+        for what in one.first:
+            print(f'  - {what}')
+        if one.number > len(one.first):
+            print(f'  - and {one.number - len(one.first)} more')
+
+
 def _listed(args: argparse.Namespace) -> str:
     return ', '.join([*args.nova_conf, *([args.own] if args.own else [])])
 
@@ -77,11 +129,46 @@ def _section(title: str, lines: Sequence[str]) -> None:
             print(f'- {line}')
 
 
+def _kind(word: str) -> str:
+    """Return the kind of an obstacle that may be accepted. Raises ArgumentTypeError for another word."""
+    from kilonova.adopt.obstacles import acceptable
+
+    if word not in acceptable():
+        raise argparse.ArgumentTypeError(f'{word!r} cannot be accepted; one of {", ".join(acceptable())} can')
+    return word
+
+
+def _most(word: str) -> int:
+    """Return how many rows are printed. Raises ArgumentTypeError for what is no such number."""
+    if not word.isdecimal() or not 1 <= int(word) <= MOST_ROWS:
+        raise argparse.ArgumentTypeError(f'{word!r} is no number from 1 to {MOST_ROWS}')
+    return int(word)
+
+
+NOVA_CONF = argument('nova_conf', nargs='+', metavar='NOVA_CONF', help='file of Nova, or directory of *.conf files')
 ADOPT = {
+    'check': Command(
+        check,
+        (
+            NOVA_CONF,
+            argument(
+                '--accept',
+                action='append',
+                default=[],
+                type=_kind,
+                metavar='KIND',
+                help='accept what is lost by this kind of obstacle; may be repeated',
+            ),
+            argument(
+                '--most', type=_most, default=20, metavar='N', help='print at most so many rows of a kind (default: 20)'
+            ),
+        ),
+        takes_long=True,
+    ),
     'config': Command(
         config,
         (
-            argument('nova_conf', nargs='+', metavar='NOVA_CONF', help='file of Nova, or directory of *.conf files'),
+            NOVA_CONF,
             argument('--own', metavar='FILE', help='file whose options take precedence over those of Nova'),
             argument('--output', metavar='PATH', default=OUTPUT, help=f'the file to write (default: {OUTPUT})'),
             argument(
@@ -92,5 +179,5 @@ ADOPT = {
                 help="give up an option of Nova's files; may be repeated",
             ),
         ),
-    )
+    ),
 }

@@ -8,6 +8,7 @@ import pytest
 
 from kilonova.adopt import config
 from kilonova.cmd.manage import main as manage
+from tests.adopt.nova import Nova
 
 NOVA = """[DEFAULT]
 transport_url = rabbit://nova:s3cret@ctl:5672/
@@ -94,3 +95,65 @@ def test_a_full_disk_leaves_nothing_behind(adopt, tmp_path, monkeypatch):
     code, printed = adopt()
     assert code == 1 and 'k.conf cannot be written: No space left on device' in printed
     assert not list(tmp_path.glob('*k.conf*'))
+
+
+# --- check
+@pytest.fixture
+def check(tmp_path, capsys) -> Callable[..., tuple[int, str]]:
+    nova = Nova(tmp_path / 'nova')
+
+    def check(*more: str, **server: object) -> tuple[int, str]:
+        if server:
+            nova.server(**server)
+        code = manage.main(['adopt', 'check', str(nova.conf), *more])
+        return code, capsys.readouterr().out
+
+    return check
+
+
+def test_nothing_in_the_way(check):
+    code, printed = check(vm_state='stopped')
+    assert code == 0
+    assert 'cell1: Nova 34 (schema ab450ba04102)' in printed
+    assert 'Would come from cell1:\n- 1 servers stopped\n- 1 nodes\n' in printed
+    assert printed.endswith('\nNothing stands in the way.\n')
+
+
+def test_an_obstacle_is_printed_with_what_to_do(check):
+    code, printed = check(vm_state='rescued')
+    assert code == 1
+    assert '\nrescued (1 in cell1): these servers run their rescue system.\n' in printed
+    assert '  What to do: unrescue them' in printed and '  - server ' in printed
+    assert '  Or accept by --accept rescued: after a boot of the host' in printed
+    assert printed.endswith('\n1 obstacles. Nothing was changed.\n')
+
+
+def test_what_is_accepted_is_printed_and_not_in_the_way(check):
+    code, printed = check('--accept', 'rescued', vm_state='rescued')
+    assert code == 0 and '\nAccepted:\n\nrescued (1 in cell1)' in printed
+
+
+def test_only_some_rows_are_printed(check):
+    check(task_state='deleting')
+    code, printed = check('--most', '1', task_state='deleting')
+    assert code == 1 and '\ntask-state (2 in cell1)' in printed and '\n  - and 1 more\n' in printed
+
+
+@pytest.mark.parametrize(
+    ('words', 'said'),
+    [
+        (['--accept', 'task-state'], "'task-state' cannot be accepted; one of evacuated, "),
+        (['--most', '0'], "'0' is no number from 1 to 100000"),
+        (['--most', 'all'], "'all' is no number"),
+    ],
+)
+def test_words_that_are_not_taken(check, capsys, words, said):
+    with pytest.raises(SystemExit) as raised:
+        check(*words)
+    assert raised.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_nova_that_cannot_be_read(check, tmp_path):
+    (tmp_path / 'nova' / 'cell1.db').unlink()
+    code, printed = check()
+    assert code == 1 and "Nova's cell1 database (sqlite:////" in printed and 'there is no such file' in printed

@@ -1,0 +1,327 @@
+"""Say what would come from a running Nova, and what stands in the way.
+
+    with cloud.opened(paths, options.new) as nova:
+        report = check.run(nova, most=20)
+    report.counts['cell1']['servers active'], report.obstacles.left(accepted=())
+
+Nothing is changed, and Nova may go on serving. What changes while the check runs may be missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kilonova import errors
+from kilonova.adopt import objects
+from kilonova.adopt.cloud import NovaCell, NovaCloud
+from kilonova.adopt.obstacles import Obstacles
+from kilonova.api.services import unsupported
+from kilonova.db import envelopes
+from kilonova.db.engine import Connection
+from kilonova.db.nova import questions
+from kilonova.db.nova import servers as nova_servers
+from kilonova.db.nova.servers import NovaServer
+from kilonova.objects import RequestSpec
+from kilonova.states import VmState
+
+# Hypervisors of which Kilonova has a driver, as computes of Nova name them.
+HYPERVISORS = frozenset(('QEMU', 'KVM', 'fake'))
+# Traits that computes of Nova report and those of Kilonova never do.
+LOST_TRAITS = frozenset(
+    (
+        'COMPUTE_DEVICE_TAGGING',
+        'COMPUTE_EPHEMERAL_ENCRYPTION',
+        'COMPUTE_EPHEMERAL_ENCRYPTION_LUKS',
+        'COMPUTE_EPHEMERAL_ENCRYPTION_PLAIN',
+        'COMPUTE_NET_ATTACH_INTERFACE',
+        'COMPUTE_NET_ATTACH_INTERFACE_WITH_TAG',
+        'COMPUTE_RESCUE_BFV',
+        'COMPUTE_SECURITY_STATELESS_FIRMWARE',
+        'COMPUTE_SECURITY_TPM_1_2',
+        'COMPUTE_SECURITY_TPM_2_0',
+        'COMPUTE_SECURITY_TPM_CRB',
+        'COMPUTE_SECURITY_TPM_TIS',
+        'COMPUTE_STORAGE_VIRTIO_FS',
+        'COMPUTE_TRUSTED_CERTS',
+    )
+)
+# Tables whose rows are counted, with the words for them.
+API_TABLES: Mapping[str, str] = {
+    'flavors': 'flavors',
+    'key_pairs': 'key pairs',
+    'instance_groups': 'server groups',
+    'aggregates': 'aggregates',
+    'quotas': 'quotas of projects',
+    'project_user_quotas': 'quotas of users',
+    'request_specs': 'request specs',
+    'host_mappings': 'hosts',
+    'build_requests': 'servers being created',
+}
+CELL_TABLES: Mapping[str, str] = {
+    'compute_nodes': 'nodes',
+    'pci_devices': 'devices',
+    'block_device_mapping': 'disks and volumes',
+    'migrations': 'migrations',
+    'instance_actions': 'actions',
+    'instance_faults': 'faults',
+    'tags': 'tags',
+    'task_log': 'usage audits',
+    'volume_usage_cache': 'usages of volumes',
+}
+# JSON columns of instance_extra that have objects of Nova.
+OBJECT_COLUMNS = (
+    'flavor',
+    'numa_topology',
+    'pci_requests',
+    'migration_context',
+    'keypairs',
+    'vcpu_model',
+    'device_metadata',
+    'trusted_certs',
+    'resources',
+)
+
+
+@dataclass
+class Report:
+    """The result of a check.
+
+    Attributes:
+        obstacles: What stands in the way.
+        counts: What would come, as {database: {words: number}}.
+        releases: {database: the releases of Nova that have its schema}.
+    """
+
+    obstacles: Obstacles
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    releases: dict[str, str] = field(default_factory=dict)
+
+
+def run(nova: NovaCloud, most: int) -> Report:
+    """Return what would come from a Nova, and what stands in the way: of each kind the first ``most`` rows.
+
+    Raises NovaUnreadable if a database does not answer.
+    """
+    report = Report(Obstacles(most))
+    databases = [nova.api, *(cell.database for cell in nova.cells)]
+    report.releases = {one.name: f'Nova {one.release} (schema {one.revision})' for one in databases}
+    with nova.api.read() as api:
+        _ApiCheck(nova, api, report).run()
+        hosts = questions.mapped_hosts(nova.api, api)
+        seen: dict[str, str] = {}
+        versions: Counter[int] = Counter()
+        for cell in nova.cells:
+            with cell.database.read() as connection:
+                one = _CellCheck(nova, cell, api, connection, report)
+                one.run(hosts, seen)
+                versions.update(one.versions)
+    if len(versions) > 1:
+        for version, number in sorted(versions.items()):
+            report.obstacles.add('mixed-services', 'api', f'version {version}: {number} computes')
+    return report
+
+
+class _ApiCheck:
+    """Checks the API database."""
+
+    def __init__(self, nova: NovaCloud, connection: Connection, report: Report) -> None:
+        self._nova, self._connection, self._report = nova, connection, report
+
+    def run(self) -> None:
+        """Count its rows, and add what stands in the way."""
+        api, connection, add = self._nova.api, self._connection, self._add
+        self._report.counts['api'] = {words: api.count(connection, table) for table, words in API_TABLES.items()}
+        revisions = {cell.database.revision for cell in self._nova.cells}
+        if len(revisions) > 1:
+            for cell in self._nova.cells:
+                add('mixed-schemas', f'cell {cell.name}: {cell.database.revision} (Nova {cell.database.release})')
+        elif not _fits(api.revision, next(iter(revisions))):
+            add('mixed-schemas', f'API database: {api.revision}, cells: {next(iter(revisions))}')
+        for what in questions.of_unknown_cells(api, connection):
+            add('unknown-cell', what)
+        for uuid in questions.unplaced(api, connection):
+            add('build-requests', f'server {uuid}')
+        for name, specs in questions.flavors(api, connection).items():
+            self._check_flavor(name, specs)
+
+    def _check_flavor(self, name: str, specs: Mapping[str, str]) -> None:
+        for reason in _unserved(specs, {}):
+            self._add('flavor-feature', f'flavor {name}: {reason}')
+        for key, value in specs.items():
+            if key.startswith('trait') and value == 'required' and key.partition(':')[2] in LOST_TRAITS:
+                self._add('lost-traits', f'flavor {name}: {key}')
+
+    def _add(self, kind: str, what: str) -> None:
+        self._report.obstacles.add(kind, 'api', what)
+
+
+class _CellCheck:
+    """Checks the database of a cell. ``versions`` are those of its compute services."""
+
+    def __init__(
+        self, nova: NovaCloud, cell: NovaCell, api: Connection, connection: Connection, report: Report
+    ) -> None:
+        self._nova, self._cell, self._database = nova, cell, cell.database
+        self._api, self._connection, self._report = api, connection, report
+        self.versions: Counter[int] = Counter()
+
+    def run(self, mapped: Mapping[str, int], seen: dict[str, str]) -> None:
+        """Count its rows, and add what stands in the way.
+
+        ``mapped`` is {host: id of its cell}. ``seen`` is {host: cell} of the cells before; this cell's are added.
+        """
+        database, connection = self._database, self._connection
+        states = questions.servers_by_state(database, connection)
+        self._report.counts[self._cell.name] = {
+            **{f'servers {state}': number for state, number in sorted(states.items())},
+            **{words: questions.live(database, connection, table) for table, words in CELL_TABLES.items()},
+        }
+        hosts = self._check_hosts(mapped, seen)
+        for move in questions.moves_under_way(database, connection):
+            self._check_move(move)
+        for device in questions.stale_devices(database, connection):
+            self._add(
+                'stale-devices',
+                f'device {device["address"]} of node {device["compute_node_id"]}: {device["status"]} to server '
+                f'{device["instance_uuid"]}',
+            )
+        for server in nova_servers.servers(database, connection, self._nova.api, self._api):
+            self._check_server(server, hosts)
+
+    def _check_hosts(self, mapped: Mapping[str, int], seen: dict[str, str]) -> set[str]:
+        """Check the hosts and nodes, and return the names of the hosts."""
+        services = questions.computes(self._database, self._connection)
+        self.versions.update(service['version'] for service in services)
+        hosts = {service['host'] for service in services}
+        for host in sorted(hosts):
+            if host in seen:
+                self._add('duplicate-host', f'host {host} is in cell {seen[host]}, too')
+            if mapped.get(host) != self._cell.id:
+                self._add('unmapped-host', f'host {host}')
+            seen.setdefault(host, self._cell.name)
+        by_host: dict[str, list[Mapping[str, Any]]] = {}
+        for node in questions.nodes(self._database, self._connection):
+            by_host.setdefault(node['host'], []).append(node)
+        for host, nodes in sorted(by_host.items()):
+            kind, name = nodes[0]['hypervisor_type'], nodes[0]['hypervisor_hostname']
+            if kind not in HYPERVISORS:
+                self._add('hypervisor', f'host {host}: {kind}')
+            elif len(nodes) > 1:
+                self._add('duplicate-host', f'host {host} has {len(nodes)} nodes')
+            elif name != host:
+                self._add('node-name', f'host {host}: node {name}')
+        return hosts
+
+    def _check_move(self, move: Mapping[str, Any]) -> None:
+        what = (
+            f'server {move["instance_uuid"]}: {move["migration_type"]} from {move["source_compute"]} to '
+            f'{move["dest_compute"]} is {move["status"]}'
+        )
+        if move['migration_type'] == 'evacuation' and move['status'] in ('done', 'accepted'):
+            self._add('evacuated', what)
+        elif move['status'] != 'finished' or move['vm_state'] != VmState.RESIZED:
+            self._add('move-under-way', what)
+        elif move['source_compute'] == move['dest_compute']:
+            self._add('same-host-resize', what)
+
+    def _check_server(self, server: NovaServer, hosts: set[str]) -> None:
+        for kind, detail in _problems(server, self._cell, hosts, self._database.has('instances', 'compute_id')):
+            self._add(kind, f'{server}: {detail}' if detail else str(server))
+
+    def _add(self, kind: str, what: str) -> None:
+        self._report.obstacles.add(kind, self._cell.name, what)
+
+
+def _fits(api: str, cell: str) -> bool:
+    """Return whether a release of Nova has both revisions."""
+    return (api == 'b30f573d3377') == (cell == '960aac0e09ea')
+
+
+def _problems(server: NovaServer, cell: NovaCell, hosts: set[str], has_node_ids: bool) -> Iterator[tuple[str, str]]:
+    """Yield pairs (kind of obstacle, detail) of a server."""
+    row, extra = server.instance, server.extra
+    if row['task_state'] is not None:
+        yield 'task-state', f'{row["vm_state"]}, {row["task_state"]}'
+    if server.mapping is None or server.mapping['cell_id'] != cell.id:
+        yield 'unmapped-server', '' if server.mapping is None else f'mapped to cell {server.mapping["cell_id"]}'
+    elif server.mapping['queued_for_delete']:
+        yield 'half-deleted', ''
+    if row['host'] is not None and row['host'] not in hosts:
+        yield 'no-host', f'host {row["host"]}'
+    if has_node_ids and row['node'] is not None and row['compute_id'] is None:
+        yield 'online-migrations', 'no compute_id'
+    if row['vm_state'] == VmState.RESCUED:
+        yield 'rescued', ''
+    if server.shares:
+        yield 'shares', f'{server.shares} shares'
+    if extra is None or not extra['flavor']:
+        yield 'no-flavor', ''
+    if server.spec is None:
+        yield 'no-request-spec', ''
+    if extra is not None:
+        if extra['vpmems'] not in (None, 'null'):
+            yield 'persistent-memory', ''
+        if extra['trusted_certs'] not in (None, 'null'):
+            yield 'trusted-certificates', ''
+    if row['host'] is not None:
+        yield from _volume_problems(server)
+    yield from _object_problems(server)
+
+
+def _volume_problems(server: NovaServer) -> Iterator[tuple[str, str]]:
+    for volume in server.volumes:
+        if volume['attachment_id'] is None or volume['connection_info'] in (None, '{}', 'null'):
+            yield 'volume', f'volume {volume["volume_id"]}'
+
+
+def _object_problems(server: NovaServer) -> Iterator[tuple[str, str]]:
+    """Yield the objects that can't be read, and the features that the flavor and the image ask for."""
+    extra = server.extra or {}
+    read: dict[str, Any] = {}
+    for column in OBJECT_COLUMNS:
+        if extra.get(column):
+            try:
+                read[column] = objects.convert(json.loads(extra[column]))
+            except (ValueError, errors.Invalid) as error:
+                yield 'unreadable-object', f'{column}: {error}'
+    for name, text, act in (
+        ('network_info', server.network_info, None),
+        ('request spec', server.spec, RequestSpec.obj_from_primitive),
+    ):
+        reason = _unreadable(text, act)
+        if reason:
+            yield 'unreadable-object', f'{name}: {reason}'
+    current = (read.get('flavor') or {}).get('cur')
+    specs = envelopes.extra_specs(current) if current else {}
+    properties = {
+        key.removeprefix('image_'): value for key, value in server.system_metadata.items() if key.startswith('image_')
+    }
+    for reason in _unserved(specs, properties):
+        yield 'server-feature', reason
+
+
+def _unreadable(text: str | None, read: Callable[[Any], Any] | None) -> str | None:
+    """Return why the JSON text can't be converted and then be read, or None if it can."""
+    if text is None:
+        return None
+    try:
+        value = objects.convert(json.loads(text))
+        if read is not None:
+            read(value)
+    except (ValueError, TypeError, KeyError, errors.Invalid) as error:
+        return str(error)
+    return None
+
+
+def _unserved(specs: Mapping[str, str], properties: Mapping[str, str]) -> Iterable[str]:
+    """Yield why Kilonova does not have what these extra specs and image properties ask for, one text for each."""
+    for check, values in ((unsupported.check_flavor, specs), (unsupported.check_image, properties)):
+        for key, value in values.items():
+            try:
+                check({key: value})
+            except unsupported.NotServed as error:
+                yield str(error).rstrip('.')

@@ -1,0 +1,89 @@
+"""Find and open the databases of a running Nova by its configuration files.
+
+    with opened([Path('/etc/nova/nova.conf')], options.new) as nova:
+        nova.api, [cell.name for cell in nova.cells]
+
+The URLs of the cells are in Nova's API database; templates in them are filled in as Nova fills them in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oslo_config import cfg
+
+from kilonova import errors
+from kilonova.adopt import config
+from kilonova.db.nova.source import NovaDatabase
+from kilonova.db.queries import cells
+
+# The most cells that are opened.
+MOST_CELLS = 1000
+
+
+class NoNova(errors.Invalid):
+    """The configuration files name no databases of Nova."""
+
+    msg_fmt = '%(reason)s'
+
+
+@dataclass(frozen=True)
+class NovaCell:
+    """A cell of Nova: its mapping's id, uuid and name, whether it is disabled, and its database."""
+
+    id: int
+    uuid: str
+    name: str
+    disabled: bool
+    database: NovaDatabase
+
+
+@dataclass(frozen=True)
+class NovaCloud:
+    """The API database of a Nova, and its cells sorted by id."""
+
+    api: NovaDatabase
+    cells: Sequence[NovaCell]
+
+
+@contextlib.contextmanager
+def opened(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts]) -> Iterator[NovaCloud]:
+    """Provide the databases that Nova's configuration files name. They are closed at the end.
+
+    ``blank`` returns a configuration with all options of Kilonova. Raises UnreadableFile, NoNova, NovaUnknown for a
+    database of another release, and NovaUnreadable for one that does not answer.
+    """
+    with config.parsed(paths, blank) as conf:
+        api_url, main_url = conf.api_database.connection, conf.database.connection
+    if not api_url:
+        raise NoNova(reason=f'[api_database]connection is set in none of the files {", ".join(map(str, paths))}')
+    with contextlib.ExitStack() as stack:
+        api = stack.enter_context(NovaDatabase(api_url, 'api', 'api'))
+        yield NovaCloud(api, [stack.enter_context(_of_cell(cell)) for cell in _cells(api, main_url)])
+
+
+@contextlib.contextmanager
+def _of_cell(cell: NovaCell) -> Iterator[NovaCell]:
+    with cell.database:
+        yield cell
+
+
+def _cells(api: NovaDatabase, main_url: str | None) -> list[NovaCell]:
+    with api.read() as connection:
+        rows = [row for batch in api.batches(connection, 'cell_mappings') for row in batch]
+    if not rows:
+        raise NoNova(reason="Nova's API database has no cell: 'nova-manage cell_v2 list_cells' shows them")
+    if len(rows) > MOST_CELLS:
+        raise NoNova(reason=f'there are {len(rows)} cells; at most {MOST_CELLS} can be adopted')
+    found = []
+    for row in rows:
+        name = row['name'] or row['uuid']
+        try:
+            url = cells.fill(row['database_connection'], main_url)
+        except errors.Invalid as error:
+            raise NoNova(reason=f'the database of cell {name}: {error}') from None
+        found.append(NovaCell(row['id'], row['uuid'], name, bool(row['disabled']), NovaDatabase(url, 'cell', name)))
+    return found

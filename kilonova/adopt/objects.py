@@ -1,0 +1,115 @@
+"""Convert the versioned objects in Nova's rows to the versions that Kilonova reads.
+
+    objects.convert(json.loads(text))        # the same with versions and fields of Kilonova; raises NotConvertible
+
+Objects of the same or of an older version are taken as they are. Newer ones are rewritten if ``NEWER`` has them. A
+field that Kilonova does not know must be empty; otherwise it is named in an error, because its meaning would be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oslo_versionedobjects.base import VersionedObjectRegistry
+
+import kilonova.objects  # noqa: F401 - registers the objects
+from kilonova import errors
+from kilonova.objects.base import KilonovaObject
+
+NAME, NAMESPACE, VERSION, DATA, CHANGES = (
+    f'nova_object.{key}' for key in ('name', 'namespace', 'version', 'data', 'changes')
+)
+# How deep objects may be nested: more than any of Nova's.
+DEEPEST = 40
+# Objects whose version is newer than Kilonova's, and which are its version but for fields that are checked: by name,
+# the newest minor number that is known.
+NEWER: Mapping[str, int] = {'ImageMetaProps': 44}
+# Since this version, a NUMA cell of a guest has its dedicated CPUs in ``pcpuset``, before that in ``cpuset``.
+PCPUSET_SINCE = (1, 5)
+
+
+class NotConvertible(errors.Invalid):
+    """A stored object has a version, a field or a form that Kilonova can't read."""
+
+    msg_fmt = '%(where)s: %(reason)s'
+
+
+def convert(value: Any) -> Any:
+    """Return the JSON value with each object in it converted. Raises NotConvertible, which names the object.
+
+    The value itself is not changed. The lists of changed fields, which have no meaning in a row, are left out.
+    """
+    return _convert(value, '', 0)
+
+
+def _convert(value: Any, where: str, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise NotConvertible(where=where, reason=f'objects are nested more than {DEEPEST} times')
+    if isinstance(value, list):
+        return [_convert(item, where, depth + 1) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if NAME in value:
+        return _object(value, depth)
+    return {key: _convert(item, where, depth + 1) for key, item in value.items()}
+
+
+def _object(envelope: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    name, version, data = envelope[NAME], envelope.get(VERSION), envelope.get(DATA)
+    where = f'{name} {version}'
+    if envelope.get(NAMESPACE) != KilonovaObject.OBJ_PROJECT_NAMESPACE or not isinstance(data, dict):
+        raise NotConvertible(where=where, reason='this is no object of Nova')
+    known: Any = next(iter(VersionedObjectRegistry.obj_classes().get(name, ())), None)
+    if known is None:
+        raise NotConvertible(where=where, reason='Kilonova has no such object')
+    found = _fields(known, where, data)
+    ours = _numbers(known.VERSION, where)
+    theirs = _numbers(version, where)
+    if theirs[0] != ours[0] or theirs[1] > max(ours[1], NEWER.get(name, 0)):
+        raise NotConvertible(where=where, reason=f'Kilonova reads versions up to {known.VERSION}')
+    rewrite = _REWRITTEN.get(name)
+    if rewrite is not None:
+        theirs = rewrite(found, theirs)
+    number = '.'.join(map(str, min(theirs, ours)))
+    return {
+        NAME: name,
+        NAMESPACE: KilonovaObject.OBJ_PROJECT_NAMESPACE,
+        VERSION: number,
+        DATA: {key: _convert(item, f'{where}, field {key}', depth + 1) for key, item in found.items()},
+    }
+
+
+def _fields(known: type[KilonovaObject], where: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that Kilonova's object has. Raises NotConvertible for another field that is not empty."""
+    found = {}
+    for key, value in data.items():
+        if key in known.fields:
+            found[key] = value
+        elif value not in (None, '', [], {}):
+            raise NotConvertible(where=where, reason=f'Kilonova has no field {key}, which is {value!r:.100} here')
+    return found
+
+
+def _numbers(version: object, where: str) -> tuple[int, int]:
+    try:
+        major, minor = map(int, str(version).split('.')[:2])
+    except ValueError:
+        raise NotConvertible(where=where, reason='the version is no pair of numbers') from None
+    return major, minor
+
+
+def _numa_cell(data: dict[str, Any], version: tuple[int, int]) -> tuple[int, int]:
+    """Put the dedicated CPUs of an old NUMA cell of a guest where they have been since version 1.5."""
+    if version >= PCPUSET_SINCE or 'pcpuset' in data:
+        return version
+    dedicated = data.get('cpu_policy') == 'dedicated'
+    data['pcpuset'] = data.get('cpuset', []) if dedicated else []
+    data['cpuset'] = [] if dedicated else data.get('cpuset', [])
+    return PCPUSET_SINCE
+
+
+# Functions that change the fields of an object and return its new version, by the object's name.
+_REWRITTEN: Mapping[str, Callable[[dict[str, Any], tuple[int, int]], tuple[int, int]]] = {
+    'InstanceNUMACell': _numa_cell
+}

@@ -1,0 +1,135 @@
+"""Questions about a running Nova that one SQL statement, or one for each batch of rows, answers.
+
+Each function takes a database that is open and a connection of its ``read``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from kilonova.db.engine import Connection
+from kilonova.db.nova.source import NovaDatabase
+from kilonova.db.rows import Row
+
+# States of a migration that has ended.
+ENDED = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
+COMPUTE = 'nova-compute'
+
+
+def servers_by_state(cell: NovaDatabase, connection: Connection) -> dict[str, int]:
+    """Return {vm_state: number of servers} of the servers that are not deleted; key 'deleted': the others."""
+    table = cell.table('instances')
+    state = sa.case((table.c.deleted != 0, 'deleted'), else_=table.c.vm_state)
+    found = connection.execute(sa.select(state, sa.func.count()).group_by(state)).all()
+    return {name or 'none': number for name, number in found}
+
+
+def live(database: NovaDatabase, connection: Connection, table: str) -> int:
+    """Return the number of rows of a table that are not deleted."""
+    if not database.has(table, 'deleted'):
+        return database.count(connection, table)
+    return database.count(connection, table, database.table(table).c.deleted == 0)
+
+
+def computes(cell: NovaDatabase, connection: Connection) -> list[Row]:
+    """Return host, version and uuid of the compute services that are not deleted, sorted by host."""
+    table = cell.table('services')
+    query = sa.select(table.c.host, table.c.version, table.c.uuid).where(
+        table.c.deleted == 0, table.c.binary == COMPUTE
+    )
+    return [dict(row) for row in connection.execute(query.order_by(table.c.host)).mappings()]
+
+
+def nodes(cell: NovaDatabase, connection: Connection) -> list[Row]:
+    """Return id, uuid, host, hypervisor_hostname and hypervisor_type of the nodes that are not deleted."""
+    table = cell.table('compute_nodes')
+    query = sa.select(
+        table.c.id, table.c.uuid, table.c.host, table.c.hypervisor_hostname, table.c.hypervisor_type
+    ).where(table.c.deleted == 0)
+    return [dict(row) for row in connection.execute(query.order_by(table.c.id)).mappings()]
+
+
+def moves_under_way(cell: NovaDatabase, connection: Connection) -> list[Row]:
+    """Return the migrations of servers that exist which have not ended, each with its server's ``vm_state``.
+
+    Evacuations that the former host has not cleaned up after count as not ended, too.
+    """
+    move, server = cell.table('migrations'), cell.table('instances')
+    columns = (
+        move.c.id,
+        move.c.instance_uuid,
+        move.c.status,
+        move.c.migration_type,
+        move.c.source_compute,
+        move.c.dest_compute,
+        move.c.source_node,
+        move.c.dest_node,
+        server.c.vm_state,
+    )
+    uncleaned = sa.and_(move.c.migration_type == 'evacuation', move.c.status == 'done')
+    query = (
+        sa.select(*columns)
+        .join_from(move, server, server.c.uuid == move.c.instance_uuid)
+        .where(move.c.deleted == 0, server.c.deleted == 0)
+        .where(sa.or_(move.c.status.not_in(ENDED), uncleaned))
+    )
+    return [dict(row) for row in connection.execute(query.order_by(move.c.id)).mappings()]
+
+
+def stale_devices(cell: NovaDatabase, connection: Connection) -> list[Row]:
+    """Return id, address, node id, status and server of the devices that belong to no server that exists."""
+    device, server = cell.table('pci_devices'), cell.table('instances')
+    owner = sa.and_(server.c.uuid == device.c.instance_uuid, server.c.deleted == 0)
+    query = (
+        sa.select(device.c.id, device.c.address, device.c.compute_node_id, device.c.status, device.c.instance_uuid)
+        .join_from(device, server, owner, isouter=True)
+        .where(device.c.deleted == 0, device.c.status.in_(('allocated', 'claimed')), server.c.id.is_(None))
+    )
+    return [dict(row) for row in connection.execute(query.order_by(device.c.id)).mappings()]
+
+
+def unplaced(api: NovaDatabase, connection: Connection) -> list[str]:
+    """Return the uuids of the servers whose mapping names no cell, sorted: they are being created."""
+    table = api.table('instance_mappings')
+    query = sa.select(table.c.instance_uuid).where(table.c.cell_id.is_(None), sa.not_(_gone(table)))
+    return list(connection.execute(query.order_by(table.c.instance_uuid)).scalars())
+
+
+def _gone(mapping: sa.Table) -> sa.ColumnElement[bool]:
+    return sa.func.coalesce(mapping.c.queued_for_delete, sa.false())
+
+
+def of_unknown_cells(api: NovaDatabase, connection: Connection) -> Iterator[str]:
+    """Yield a text for each mapping of a host or a server to a cell that does not exist."""
+    cell = api.table('cell_mappings')
+    for name, column in (('host_mappings', 'host'), ('instance_mappings', 'instance_uuid')):
+        table = api.table(name)
+        query = (
+            sa.select(table.c[column], table.c.cell_id)
+            .join_from(table, cell, cell.c.id == table.c.cell_id, isouter=True)
+            .where(table.c.cell_id.is_not(None), cell.c.id.is_(None))
+        )
+        for found, cell_id in connection.execute(query.order_by(table.c.id)):
+            yield f'{name.partition("_")[0]} {found}: cell {cell_id}'
+
+
+def mapped_hosts(api: NovaDatabase, connection: Connection) -> dict[str, int]:
+    """Return {host: id of its cell}."""
+    table = api.table('host_mappings')
+    return {row.host: row.cell_id for row in connection.execute(sa.select(table.c.host, table.c.cell_id))}
+
+
+def flavors(api: NovaDatabase, connection: Connection) -> dict[str, dict[str, str]]:
+    """Return {name of a flavor: its extra specs}, sorted by name."""
+    flavor, spec = api.table('flavors'), api.table('flavor_extra_specs')
+    query = sa.select(flavor.c.name, spec.c.key, spec.c.value).join_from(
+        flavor, spec, spec.c.flavor_id == flavor.c.id, isouter=True
+    )
+    found: dict[str, dict[str, str]] = {}
+    for name, key, value in connection.execute(query.order_by(flavor.c.name, spec.c.key)):
+        found.setdefault(name, {})
+        if key is not None:
+            found[name][key] = value or ''
+    return found

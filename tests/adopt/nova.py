@@ -1,0 +1,213 @@
+"""A Nova to be adopted, as databases of its own: the schemas are recorded from the releases of Nova (``recorded``).
+
+nova = Nova(tmp_path, release='34')
+server = nova.server(vm_state='stopped')
+nova.conf                                   # its nova.conf
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import itertools
+import json
+import pathlib
+import sqlite3
+import uuid as uuids
+from collections.abc import Mapping
+from typing import Any
+
+RECORDED = pathlib.Path(__file__).parent / 'recorded'
+CELL0 = '00000000-0000-0000-0000-000000000000'
+PROJECT = 'f0e1d2c3b4a5968778695a4b3c2d1e0f'
+# Text values of the columns that may not be NULL and have no default.
+_TEXTS = {
+    'cpu_info': '{}',
+    'hypervisor_type': 'QEMU',
+    'transport_url': 'none:///',
+    'name': 'a name',
+    'status': 'available',
+}
+
+
+def envelope(name: str, version: str, /, **data: Any) -> dict[str, Any]:
+    """Return an object in Nova's stored form."""
+    return {
+        'nova_object.name': name,
+        'nova_object.namespace': 'nova',
+        'nova_object.version': version,
+        'nova_object.data': data,
+        'nova_object.changes': sorted(data),
+    }
+
+
+def flavor(**changed: Any) -> dict[str, Any]:
+    """Return the envelope of a flavor."""
+    values = {
+        'id': 1,
+        'name': 'small',
+        'memory_mb': 512,
+        'vcpus': 1,
+        'root_gb': 1,
+        'ephemeral_gb': 0,
+        'flavorid': '1',
+        'swap': 0,
+        'rxtx_factor': 1.0,
+        'vcpu_weight': 0,
+        'disabled': False,
+        'is_public': True,
+        'extra_specs': {},
+        'description': None,
+        'created_at': '2026-01-01T00:00:00Z',
+        'updated_at': None,
+        'deleted_at': None,
+        'deleted': False,
+    }
+    return envelope('Flavor', '1.2', **{**values, **changed})
+
+
+def request_spec(uuid: str, **changed: Any) -> dict[str, Any]:
+    """Return the envelope of a request spec, with properties of an image in the newest form of Nova 34."""
+    props = envelope('ImageMetaProps', '1.44', hw_disk_bus='virtio')
+    image = envelope('ImageMeta', '1.8', id=str(uuids.uuid4()), name='cirros', properties=props)
+    values = {
+        'image': image,
+        'flavor': flavor(),
+        'project_id': PROJECT,
+        'user_id': 'a user',
+        'availability_zone': None,
+        'num_instances': 1,
+        'ignore_hosts': None,
+        'force_hosts': None,
+        'force_nodes': None,
+        'instance_uuid': uuid,
+        'scheduler_hints': {},
+        'is_bfv': False,
+    }
+    return envelope('RequestSpec', '1.15', **{**values, **changed})
+
+
+class Nova:
+    """Databases of Nova in files of ``directory``: api, cell0 and ``cells``, each with one host ``NAME-host``."""
+
+    def __init__(self, directory: pathlib.Path, release: str = '34', cells: tuple[str, ...] = ('cell1',)) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        self._numbers = itertools.count(100)
+        for name in ('api', 'cell0', *cells):
+            schema = 'api' if name == 'api' else 'cell'
+            text = gzip.decompress((RECORDED / f'schema-{release}' / f'{schema}.sql.gz').read_bytes()).decode()
+            connection = sqlite3.connect(self.path(name))
+            connection.executescript(text)
+            connection.close()
+        self.conf = directory / 'nova.conf'
+        self.conf.write_text(
+            f'[api_database]\nconnection = {self.url("api")}\n[database]\nconnection = {self.url("cell0")}\n'
+        )
+        self.cell_ids: dict[str, int] = {}
+        for name in ('cell0', *cells):
+            self.cell_ids[name] = self.add(
+                'api',
+                'cell_mappings',
+                uuid=CELL0 if name == 'cell0' else str(uuids.uuid4()),
+                name=name,
+                transport_url='none:///',
+                database_connection=self.url(name),
+                disabled=0,
+            )
+        self.nodes = {name: self.host(f'{name}-host', name) for name in cells}
+
+    def path(self, name: str) -> pathlib.Path:
+        """Return the file of a database."""
+        return self.directory / f'{name}.db'
+
+    def url(self, name: str) -> str:
+        """Return the URL of a database."""
+        return f'sqlite:///{self.path(name)}'
+
+    def sums(self) -> dict[str, str]:
+        """Return {file of the directory: checksum}."""
+        return {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(self.directory.glob('*.db*'))
+        }
+
+    def run(self, name: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement in a database, and return its rows."""
+        connection = sqlite3.connect(self.path(name))
+        try:
+            with connection:
+                return connection.execute(statement, values).fetchall()
+        finally:
+            connection.close()
+
+    def add(self, name: str, table: str, /, **values: Any) -> int:
+        """Insert a row; what may not be NULL and has no value here gets one. Return its id."""
+        columns = self.run(name, f'PRAGMA table_info({table})')
+        known = {column[1] for column in columns}
+        row = {key: json.dumps(value) if isinstance(value, (dict, list)) else value for key, value in values.items()}
+        row = {key: value for key, value in row.items() if key in known}
+        if 'deleted' in known:
+            row.setdefault('deleted', 0)
+        for _, column, kind, required, _, _ in columns:
+            if required and column not in row and column != 'id':
+                row[column] = _TEXTS.get(column, '') if 'CHAR' in kind or 'TEXT' in kind else 0
+        if 'id' in known:
+            row.setdefault('id', next(self._numbers))
+        names = ', '.join(f'"{key}"' for key in row)
+        self.run(name, f'INSERT INTO {table} ({names}) VALUES ({", ".join("?" * len(row))})', *row.values())
+        return int(row.get('id', 0))
+
+    def host(self, host: str, cell: str = 'cell1', *, node: str | None = None, version: int = 74) -> int:
+        """Add a host with its compute service, node and mapping; return the node's id."""
+        self.add('api', 'host_mappings', cell_id=self.cell_ids[cell], host=host)
+        self.add(
+            cell,
+            'services',
+            uuid=str(uuids.uuid4()),
+            host=host,
+            binary='nova-compute',
+            topic='compute',
+            version=version,
+        )
+        return self.add(cell, 'compute_nodes', uuid=str(uuids.uuid4()), host=host, hypervisor_hostname=node or host)
+
+    def server(self, cell: str = 'cell1', *, uuid: str | None = None, **changed: Any) -> str:
+        """Add a server with its extra, mapping and request spec; return its uuid.
+
+        ``changed`` are columns of instances, of instance_extra (by ``extra_…``) and of instance_mappings (by
+        ``mapping_…``); ``spec`` is the request spec, or None for none.
+        """
+        uuid = uuid or str(uuids.uuid4())
+        extra = {key[6:]: changed.pop(key) for key in list(changed) if key.startswith('extra_')}
+        mapping = {key[8:]: changed.pop(key) for key in list(changed) if key.startswith('mapping_')}
+        spec = changed.pop('spec', request_spec(uuid))
+        values = {
+            'uuid': uuid,
+            'display_name': 'web',
+            'project_id': PROJECT,
+            'user_id': 'a user',
+            'vm_state': 'active',
+            'power_state': 1,
+            'host': f'{cell}-host' if cell != 'cell0' else None,
+            'node': f'{cell}-host' if cell != 'cell0' else None,
+            'compute_id': self.nodes.get(cell),
+            'created_at': '2026-01-02 03:04:05',
+        }
+        self.add(cell, 'instances', **{**values, **changed})
+        whole = {'flavor': {'cur': flavor(), 'old': None, 'new': None}, 'pci_requests': [], **extra}
+        self.add(cell, 'instance_extra', instance_uuid=uuid, **whole)
+        self.add(cell, 'instance_info_caches', instance_uuid=uuid, network_info='[]')
+        row = {'cell_id': self.cell_ids[cell], 'project_id': PROJECT, 'user_id': 'a user', 'queued_for_delete': 0}
+        self.add('api', 'instance_mappings', instance_uuid=uuid, **{**row, **mapping})
+        if spec is not None:
+            self.add('api', 'request_specs', instance_uuid=uuid, spec=spec)
+        return uuid
+
+    def rows(self, name: str, table: str) -> list[Mapping[str, Any]]:
+        """Return all rows of a table as dicts, ordered by their first column."""
+        connection = sqlite3.connect(self.path(name))
+        connection.row_factory = sqlite3.Row
+        try:
+            return [dict(row) for row in connection.execute(f'SELECT * FROM {table} ORDER BY 1')]
+        finally:
+            connection.close()
