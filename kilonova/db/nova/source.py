@@ -25,11 +25,12 @@ from kilonova.db.rows import Row
 
 # The revisions of the schemas, and the releases of Nova that have them.
 REVISIONS: Mapping[Schema, Mapping[str, str]] = {
-    'api': {'b30f573d3377': '27 and 28', 'cdeec0c85668': '29 to 34'},
+    'api': {'b30f573d3377': '27', 'cdeec0c85668': '28 to 34'},
     'cell': {
         '960aac0e09ea': '27',
-        '13863f4e1612': '29',
-        '2903cd72dc14': '31',
+        '1acf2c98e646': '28',
+        '13863f4e1612': '29 and 30',
+        '2903cd72dc14': '31 to 33',
         'ab450ba04102': '34',
     },
 }

@@ -49,7 +49,7 @@ def test_a_cloud_at_rest_has_nothing_in_the_way(nova):
     assert nova.sums() == before
 
 
-@pytest.mark.parametrize('release', ['27', '29', '31', '34'])
+@pytest.mark.parametrize('release', ['27', '28', '29', '31', '34'])
 def test_each_release_is_read(tmp_path, release):
     nova = Nova(tmp_path / 'nova', release)
     uuid = nova.server(task_state='deleting')
