@@ -226,6 +226,10 @@ simulate: bootstrap-test ## the cloud under virtual time: SEED=17, or SEEDS=1-10
 house: bootstrap-test ## figures of the code: lines, Any, circles, and what a boot, resize, revert, stop, lock and show run through
 	@$(VENV)/bin/python -m pytest -p no:hypothesispytest -q -s tests/house
 
+.PHONY: bench-adopt
+bench-adopt: bootstrap-test ## time and memory of taking over a Nova's databases: N=10000 servers
+	@N="$(N)" $(VENV)/bin/python -W ignore -m tests.bench.adopt
+
 .PHONY: bench-scheduler
 bench-scheduler: bootstrap-test ## what a selection costs on 100, 1000 and 10 000 hosts, with and without Placement
 	@$(VENV)/bin/python -W ignore -m tests.bench.scheduler

@@ -40,6 +40,11 @@ class NovaCell:
     disabled: bool
     database: NovaDatabase
 
+    @property
+    def is_cell0(self) -> bool:
+        """Whether this is cell0, which has servers that never got a host."""
+        return self.uuid == cells.CELL0_UUID
+
 
 @dataclass(frozen=True)
 class NovaCloud:

@@ -153,6 +153,9 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 
+# Kinds that prevent even a copy while Nova serves: rows can't be read, or belong nowhere.
+UNREADABLE = frozenset(('mixed-schemas', 'unknown-cell', 'duplicate-host', 'unreadable-object'))
+
 
 @dataclass
 class Obstacle:

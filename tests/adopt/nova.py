@@ -151,6 +151,8 @@ class Nova:
         for _, column, kind, required, _, _ in columns:
             if required and column not in row and column != 'id':
                 row[column] = _TEXTS.get(column, '') if 'CHAR' in kind or 'TEXT' in kind else 0
+                if kind == 'DATETIME':
+                    row[column] = '2026-01-01 00:00:00.000000'
         if 'id' in known:
             row.setdefault('id', next(self._numbers))
         names = ', '.join(f'"{key}"' for key in row)

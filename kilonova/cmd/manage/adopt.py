@@ -76,6 +76,41 @@ def check(cloud: Cloud, args: argparse.Namespace) -> int:
     return 1 if left else 0
 
 
+def copy(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Copy the rows of a running Nova into Kilonova's databases, or what has changed since the last copy.
+
+    Nova's databases are only read. Nothing is copied if something stands in the way of reading them, or with --last if
+    anything stands in the way (see adopt check). Exit code 1: nothing was copied, or a row could not be.
+    """
+    from kilonova import errors
+    from kilonova.adopt import check as adopt_check
+    from kilonova.adopt import cloud as nova_cloud
+    from kilonova.adopt import copy as adopt
+    from kilonova.adopt.obstacles import UNREADABLE
+    from kilonova.cmd import options
+    from kilonova.db.nova.merge import Counts
+
+    try:
+        with nova_cloud.opened([Path(name) for name in args.nova_conf], options.new) as nova:
+            left = adopt_check.run(nova, args.most).obstacles.left(args.accept)
+            later = [] if args.last else [one for one in left if one.kind not in UNREADABLE]
+            now = [one for one in left if one not in later]
+            if now:
+                _print_obstacles(now, 'In the way:')
+                print('\nNothing was copied.')
+                return 1
+            copied = adopt.run(nova, cloud.databases, cloud.cells, print)
+    except (errors.Invalid, errors.Unavailable) as error:
+        print(error)
+        return 1
+    total = sum(copied.values(), Counts())
+    print(f'\n{total.total} rows: {total.inserted} new, {total.changed} changed, {total.deleted} deleted.')
+    if later:
+        kinds = ', '.join(sorted({one.kind for one in later}))
+        print(f"In the way of the last copy (see 'kilonova-manage adopt check'): {kinds}.")
+    return 0
+
+
 def _print_counts(report: Report) -> None:
     for name, release in report.releases.items():
         print(f'{name}: {release}')
@@ -145,23 +180,25 @@ def _most(word: str) -> int:
     return int(word)
 
 
+ACCEPT = argument(
+    '--accept',
+    action='append',
+    default=[],
+    type=_kind,
+    metavar='KIND',
+    help='accept what is lost by this kind of obstacle; may be repeated',
+)
+MOST = argument(
+    '--most', type=_most, default=20, metavar='N', help='print at most so many rows of a kind (default: 20)'
+)
 NOVA_CONF = argument('nova_conf', nargs='+', metavar='NOVA_CONF', help='file of Nova, or directory of *.conf files')
 ADOPT = {
     'check': Command(
         check,
         (
             NOVA_CONF,
-            argument(
-                '--accept',
-                action='append',
-                default=[],
-                type=_kind,
-                metavar='KIND',
-                help='accept what is lost by this kind of obstacle; may be repeated',
-            ),
-            argument(
-                '--most', type=_most, default=20, metavar='N', help='print at most so many rows of a kind (default: 20)'
-            ),
+            ACCEPT,
+            MOST,
         ),
         takes_long=True,
     ),
@@ -179,5 +216,17 @@ ADOPT = {
                 help="give up an option of Nova's files; may be repeated",
             ),
         ),
+    ),
+    'copy': Command(
+        copy,
+        (
+            NOVA_CONF,
+            argument(
+                '--last', action='store_true', help="the last copy: Nova's API is closed, and nothing may be in the way"
+            ),
+            ACCEPT,
+            MOST,
+        ),
+        takes_long=True,
     ),
 }

@@ -5,11 +5,12 @@ Each function takes a database that is open and a connection of its ``read``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import sqlalchemy as sa
 
 from kilonova.db.engine import Connection
+from kilonova.db.migration import METADATA
 from kilonova.db.nova.source import NovaDatabase
 from kilonova.db.rows import Row
 
@@ -132,4 +133,41 @@ def flavors(api: NovaDatabase, connection: Connection) -> dict[str, dict[str, st
         found.setdefault(name, {})
         if key is not None:
             found[name][key] = value or ''
+    return found
+
+
+# --- for copying
+def copied(database: NovaDatabase, table: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions of the rows that are copied: of services only the computes, of other tables all rows."""
+    return (database.table('services').c.binary == COMPUTE,) if table == 'services' else ()
+
+
+def common_columns(database: NovaDatabase, table: str) -> list[str]:
+    """Return the columns that a table has in this release of Nova and in Kilonova."""
+    ours = METADATA[database.schema].tables[table].c
+    return [column.name for column in database.table(table).c if column.name in ours]
+
+
+def node_ids(cell: NovaDatabase, connection: Connection) -> dict[tuple[str, str], int]:
+    """Return {(host, node): id of the node} of the nodes that are not deleted."""
+    return {(row['host'], row['hypervisor_hostname']): row['id'] for row in nodes(cell, connection)}
+
+
+def hosts_of(cell: NovaDatabase, connection: Connection, servers: Collection[str]) -> dict[str, str | None]:
+    """Return {uuid: host} of the servers of a cell, also of deleted ones. A server without host has None."""
+    table = cell.table('instances')
+    query = sa.select(table.c.uuid, table.c.host).where(table.c.uuid.in_(set(servers) - {None}))
+    return {row.uuid: row.host for row in connection.execute(query)}
+
+
+def interface_tags(cell: NovaDatabase, connection: Connection, servers: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return {uuid of a server: {id of a port: tag}} of the interfaces that have a tag."""
+    found: dict[str, dict[str, str]] = {}
+    if cell.has('virtual_interfaces'):
+        table = cell.table('virtual_interfaces')
+        query = sa.select(table.c.instance_uuid, table.c.uuid, table.c.tag).where(
+            table.c.instance_uuid.in_(list(servers)), table.c.tag.is_not(None), table.c.deleted == 0
+        )
+        for server, port, tag in connection.execute(query):
+            found.setdefault(server, {})[port] = tag
     return found

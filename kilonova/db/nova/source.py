@@ -157,37 +157,39 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         table: str,
         columns: Sequence[str] | None = None,
         *where: sa.ColumnElement[bool],
+        key: Sequence[str] = ('id',),
         deleted: bool | None = None,
     ) -> Iterator[list[Row]]:
-        """Yield all rows of a table as lists of dicts, ordered by id. One SQL statement for each list.
+        """Yield all rows of a table as lists of dicts, ordered by ``key``. One SQL statement for each list.
 
         Args:
             connection: The connection of ``read``.
             table: The table's name.
-            columns: The columns to read, by default all of ``table``. ``id`` is always among them. Columns that this
-                release of Nova lacks are None.
+            columns: The columns to read, by default all of ``table``. Those of ``key`` are always among them. Columns
+                that this release of Nova lacks are None.
             where: Further conditions.
+            key: The columns of a unique key.
             deleted: Whether to read only deleted rows (True) or only others (False).
         """
         if not self.has(table):
             return
         source = self.table(table)
-        names = list(dict.fromkeys(('id', *(columns or source.c.keys()))))
-        lacking = [name for name in names if name not in source.c]
+        names = list(dict.fromkeys((*key, *(columns or source.c.keys()))))
+        lacking = dict.fromkeys(name for name in names if name not in source.c)
+        order = [source.c[name] for name in key]
         query = sa.select(*(source.c[name] for name in names if name in source.c)).where(*where)
         if deleted is not None:
             query = query.where(source.c.deleted != 0 if deleted else source.c.deleted == 0)
-        query = query.order_by(source.c.id).limit(BATCH)
-        last: int | None = None
+        query = query.order_by(*order).limit(BATCH)
+        page = query
         while True:
-            page = query if last is None else query.where(source.c.id > last)
-            rows = [dict(row) for row in connection.execute(page).mappings()]
-            if not rows:
-                return
-            last = rows[-1]['id']
-            yield [{**row, **dict.fromkeys(lacking)} for row in rows] if lacking else rows
+            rows = [{**row, **lacking} for row in connection.execute(page).mappings()]
+            if rows:
+                yield rows
             if len(rows) < BATCH:
                 return
+            last = [rows[-1][name] for name in key]
+            page = query.where(order[0] > last[0] if len(key) == 1 else sa.tuple_(*order) > sa.tuple_(*last))
 
     def rows_of(
         self,
@@ -214,6 +216,20 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         for row in connection.execute(query).mappings():
             found.setdefault(row[key], []).append({**row, **lacking})
         return found
+
+    def existing(
+        self,
+        connection: sa.Connection,
+        table: str,
+        key: Sequence[str],
+        keys: Sequence[tuple[Any, ...]],
+        *where: sa.ColumnElement[bool],
+    ) -> set[tuple[Any, ...]]:
+        """Return those of the keys that rows of the table have. ``key`` has the names of their columns."""
+        source = self.table(table)
+        columns = [source.c[name] for name in key]
+        condition = columns[0].in_([one[0] for one in keys]) if len(key) == 1 else sa.tuple_(*columns).in_(keys)
+        return {tuple(row) for row in connection.execute(sa.select(*columns).where(condition, *where))}
 
     # --- how it is opened
     def _wanted(self) -> dict[str, Sequence[str]]:

@@ -9,6 +9,7 @@ import pytest
 from kilonova.adopt import config
 from kilonova.cmd.manage import main as manage
 from tests.adopt.nova import Nova
+from tests.unit.api.conftest import database_urls, make_databases
 
 NOVA = """[DEFAULT]
 transport_url = rabbit://nova:s3cret@ctl:5672/
@@ -157,3 +158,69 @@ def test_a_nova_that_cannot_be_read(check, tmp_path):
     (tmp_path / 'nova' / 'cell1.db').unlink()
     code, printed = check()
     assert code == 1 and "Nova's cell1 database (sqlite:////" in printed and 'there is no such file' in printed
+
+
+# --- copy
+@pytest.fixture(scope='session')
+def empty_databases(tmp_path_factory):
+    return make_databases(tmp_path_factory.mktemp('databases'))
+
+
+@pytest.fixture
+def copy(tmp_path, capsys, empty_databases) -> Callable[..., tuple[int, str]]:
+    nova = Nova(tmp_path / 'nova')
+    urls = database_urls(tmp_path, empty_databases)
+    (tmp_path / 'kilonova.conf').write_text(
+        f'[DEFAULT]\ntransport_url = fake:///\n[api_database]\nconnection = {urls["api"]}\n'
+        f'[database]\nconnection = {urls["cell1"]}\n'
+    )
+    ours = ['--config-file', str(tmp_path / 'kilonova.conf')]
+    assert manage.main([*ours, 'cell_v2', 'map_cell0', '--database_connection', urls['cell0']]) == 0
+    assert manage.main([*ours, 'cell_v2', 'create_cell', '--name', 'cell1']) == 0
+    capsys.readouterr()
+
+    def copy(*more: str, **server: object) -> tuple[int, str]:
+        if server:
+            nova.server(**server)
+        code = manage.main([*ours, 'adopt', 'copy', str(nova.conf), *more])
+        return code, capsys.readouterr().out
+
+    return copy
+
+
+def test_rows_are_copied_and_counted(copy):
+    code, printed = copy(vm_state='stopped')
+    assert code == 0
+    assert '\ncell1 instances: 1 rows, 1 new, 0 changed, 0 deleted\n' in printed
+    assert printed.endswith('\n8 rows: 8 new, 0 changed, 0 deleted.\n')
+    code, printed = copy()
+    assert code == 0 and printed.endswith('\n8 rows: 0 new, 0 changed, 0 deleted.\n')
+
+
+def test_a_copy_while_nova_serves_names_what_the_last_one_waits_for(copy):
+    code, printed = copy(task_state='powering-off')
+    assert code == 0 and printed.endswith("(see 'kilonova-manage adopt check'): task-state.\n")
+
+
+def test_the_last_copy_needs_nothing_in_the_way(copy):
+    code, printed = copy('--last', task_state='powering-off')
+    assert code == 1 and '\ntask-state (1 in cell1)' in printed and printed.endswith('\nNothing was copied.\n')
+    code, printed = copy()
+    assert 'instances: 1 rows, 1 new' in printed
+
+
+def test_the_last_copy_takes_what_is_accepted(copy):
+    assert copy('--last', vm_state='rescued')[0] == 1
+    code, printed = copy('--last', '--accept', 'rescued')
+    assert code == 0 and 'In the way' not in printed
+
+
+def test_an_object_that_cannot_be_read_stops_every_copy(copy):
+    code, printed = copy(extra_numa_topology='{')
+    assert code == 1 and '\nunreadable-object (1 in cell1)' in printed and printed.endswith('\nNothing was copied.\n')
+
+
+def test_databases_that_are_not_ready(copy, tmp_path):
+    (tmp_path / 'api.db').unlink()
+    code, printed = copy(vm_state='active')
+    assert code == 1 and 'is at revision none' in printed

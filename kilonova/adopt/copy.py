@@ -1,0 +1,357 @@
+"""Copy a running Nova's rows into Kilonova's own databases, and later what has changed since.
+
+    with cloud.opened(paths, options.new) as nova:
+        copied = copy.run(nova, databases, cells, progress=print)      # {('cell1', 'instances'): Counts}
+
+Nova's databases are only read, each in one transaction that sees one state. Each run makes Kilonova's tables equal to
+what Nova's say: it deletes, inserts and changes only what differs. So a run that was interrupted is simply repeated,
+and the last run, after Nova's API has been closed, is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kilonova import errors
+from kilonova.adopt import objects
+from kilonova.adopt.cloud import NovaCell, NovaCloud
+from kilonova.db import migration
+from kilonova.db.engine import Connection, Database, Databases
+from kilonova.db.migration import Schema
+from kilonova.db.nova import merge, questions
+from kilonova.db.nova.merge import Counts
+from kilonova.db.nova.source import NovaDatabase
+from kilonova.db.queries import adoption
+from kilonova.db.queries.cells import CELL0_UUID, CellDatabases
+from kilonova.db.rows import Row
+from kilonova.objects.volume import KIND
+
+# The tables that are copied, parents before their children: rows of a child refer to rows of its parent.
+API_TABLES = (
+    'flavors',
+    'flavor_extra_specs',
+    'flavor_projects',
+    'aggregates',
+    'aggregate_hosts',
+    'aggregate_metadata',
+    'instance_groups',
+    'instance_group_policy',
+    'instance_group_member',
+    'key_pairs',
+    'quotas',
+    'project_user_quotas',
+    'quota_classes',
+    'host_mappings',
+    'instance_mappings',
+    'request_specs',
+)
+CELL_TABLES = (
+    'services',
+    'compute_nodes',
+    'pci_devices',
+    'instances',
+    'instance_extra',
+    'instance_info_caches',
+    'instance_metadata',
+    'instance_system_metadata',
+    'instance_faults',
+    'instance_actions',
+    'instance_actions_events',
+    'migrations',
+    'block_device_mapping',
+    'tags',
+    'task_log',
+    'volume_usage_cache',
+)
+# Tables of Kilonova that get no rows of Nova: cells have other URLs, tokens of consoles live for minutes, servers that
+# are being created must be waited for, and the others are Kilonova's own.
+NOT_COPIED: Mapping[Schema, Collection[str]] = {
+    'api': ('operations', 'leases', 'cell_mappings', 'build_requests', 'scheduler_decisions'),
+    'cell': ('operations', 'leases', 'console_auth_tokens', 'device_history'),
+}
+# JSON columns with objects of Nova, by table.
+OBJECTS: Mapping[str, Sequence[str]] = {
+    'request_specs': ('spec',),
+    'instance_extra': (
+        'flavor',
+        'numa_topology',
+        'pci_requests',
+        'migration_context',
+        'keypairs',
+        'vcpu_model',
+        'device_metadata',
+        'trusted_certs',
+        'resources',
+    ),
+}
+# The counters of a volume's usage: each since the last start of the guest (curr_…), and before that (tot_…).
+COUNTERS = ('reads', 'read_bytes', 'writes', 'write_bytes')
+
+Copied = dict[tuple[str, str], Counts]
+
+
+class NotReady(errors.Invalid):
+    """Kilonova's databases are not as a copy needs them."""
+
+    msg_fmt = '%(reason)s'
+
+
+class NotCopied(errors.Invalid):
+    """A row of Nova can't be converted."""
+
+    msg_fmt = '%(where)s, table %(table)s, row %(row)s: %(reason)s'
+
+
+@dataclass(frozen=True)
+class _CopySide:
+    """A database of Nova with the connection that reads it, and the database of Kilonova that gets its rows.
+
+    ``cells`` is {id of a cell of Nova: id of the cell of Kilonova}.
+    """
+
+    schema: Schema
+    source: NovaDatabase
+    connection: Connection
+    target: Database
+    cells: Mapping[int, int]
+
+    @property
+    def tables(self) -> Sequence[str]:
+        return API_TABLES if self.schema == 'api' else CELL_TABLES
+
+
+def run(
+    nova: NovaCloud, databases: Databases, cells: CellDatabases, progress: Callable[[str], object] = lambda line: None
+) -> Copied:
+    """Make Kilonova's tables equal to Nova's, and return what was done, as {(database, table): counts}.
+
+    ``progress`` gets a line for each table. Raises NotReady before anything is written, NovaUnreadable, and NotCopied
+    for a row that can't be converted; the rows before it are written then.
+    """
+    targets = _targets(nova, databases, cells)
+    numbers = {cell.id: cells.id_of(targets[cell.name]) for cell in nova.cells}
+    copied: Copied = {}
+    with contextlib.ExitStack() as stack:
+        sides = [
+            _CopySide('api', nova.api, stack.enter_context(nova.api.read()), databases.api(), numbers),
+            *(
+                _CopySide('cell', cell.database, stack.enter_context(cell.database.read()), targets[cell.name], numbers)
+                for cell in nova.cells
+            ),
+        ]
+        for side in sides:
+            for table in reversed(side.tables):
+                copied[side.source.name, table] = _delete(side, table)
+            for table in side.tables:
+                key = side.source.name, table
+                copied[key] += merge.rows(side.target, side.schema, table, _converted(side, table))
+                progress(_line(side.source.name, table, copied[key]))
+    return copied
+
+
+def _line(database: str, table: str, counts: Counts) -> str:
+    return (
+        f'{database} {table}: {counts.total} rows, {counts.inserted} new, {counts.changed} changed, '
+        f'{counts.deleted} deleted'
+    )
+
+
+# --- before the copy
+def _targets(nova: NovaCloud, databases: Databases, cells: CellDatabases) -> dict[str, Database]:
+    """Return {name of a cell of Nova: database of Kilonova's cell}. Raises NotReady."""
+    _check_schema(databases.api(), 'api')
+    known = {one.cell.uuid if one.cell.uuid == CELL0_UUID else one.cell.name: one for one in cells.databases()}
+    found = {}
+    for cell in nova.cells:
+        target = known.get(CELL0_UUID if cell.is_cell0 else cell.name)
+        if target is None:
+            raise NotReady(reason=_no_cell(cell))
+        _check_schema(target, 'cell')
+        found[cell.name] = target
+    every: list[tuple[Database, Schema]] = [(databases.api(), 'api'), *((one, 'cell') for one in found.values())]
+    for database, schema in every:
+        own = adoption.own_rows(database, schema)
+        if own:
+            raise NotReady(
+                reason=f"Kilonova's {database.name} database has rows in {own}: daemons of Kilonova have worked with "
+                'it, and a copy would undo what they did'
+            )
+    return found
+
+
+def _no_cell(cell: NovaCell) -> str:
+    if cell.is_cell0:
+        return "Kilonova has no cell0 yet: run 'kilonova-manage cell_v2 map_cell0'"
+    return (
+        f"Kilonova has no cell named {cell.name!r}, which Nova has: run 'kilonova-manage cell_v2 create_cell --name "
+        f"{cell.name}' with the URLs of its own database and broker"
+    )
+
+
+def _check_schema(database: Database, schema: Schema) -> None:
+    version, newest = migration.version(database, schema), migration.newest(schema)
+    if version != newest:
+        sync = 'api_db sync' if schema == 'api' else 'db sync'
+        raise NotReady(
+            reason=f"Kilonova's {database.name} database is at revision {version or 'none'}, not {newest}: "
+            f"run 'kilonova-manage {sync}'. (A database of Nova can't be used as Kilonova's)"
+        )
+
+
+# --- reading and converting
+def _delete(side: _CopySide, table: str) -> Counts:
+    key = merge.key_of(side.schema, table)
+    if table == 'volume_usage_cache':
+        kept = {(row['id'],) for row in _usages(side)}
+        return merge.missing(side.target, side.schema, table, lambda keys: kept)
+    find = functools.partial(side.source.existing, side.connection, table, key)
+    conditions = questions.copied(side.source, table)
+    return merge.missing(side.target, side.schema, table, lambda keys: find(keys, *conditions))
+
+
+def _converted(side: _CopySide, table: str) -> Iterator[list[Row]]:
+    """Yield the rows of a table of Nova as Kilonova stores them, in batches."""
+    if table == 'volume_usage_cache':
+        yield _usages(side)
+        return
+    convert = _CONVERSIONS.get(table)
+    batches = side.source.batches(
+        side.connection,
+        table,
+        questions.common_columns(side.source, table),
+        *questions.copied(side.source, table),
+        key=merge.key_of(side.schema, table),
+    )
+    for batch in batches:
+        yield batch if convert is None else convert(side, batch)
+
+
+def _with_objects(table: str, side: _CopySide, batch: list[Row]) -> list[Row]:
+    for row in batch:
+        for column in OBJECTS[table]:
+            if row[column]:
+                try:
+                    row[column] = json.dumps(objects.convert(json.loads(row[column])))
+                except (ValueError, errors.Invalid) as error:
+                    raise NotCopied(
+                        where=side.source.name, table=table, row=row['instance_uuid'], reason=f'{column}: {error}'
+                    ) from None
+    return batch
+
+
+def _in_our_cells(side: _CopySide, batch: list[Row]) -> list[Row]:
+    """Replace the ids of Nova's cells by those of Kilonova's. Raises NotCopied for a cell that does not exist."""
+    for row in batch:
+        if row['cell_id'] is not None:
+            if row['cell_id'] not in side.cells:
+                raise NotCopied(
+                    where='api',
+                    table='mappings',
+                    row=row['id'],
+                    reason=f'there is no cell with the id {row["cell_id"]}',
+                )
+            row['cell_id'] = side.cells[row['cell_id']]
+    return batch
+
+
+def _with_nodes(prefix: str, host: str, node: str, side: _CopySide, batch: list[Row]) -> list[Row]:
+    """Fill in the id of the node, which rows of old releases lack."""
+    column = f'{prefix}compute_id'
+    if any(row.get(column) is None and row[node] is not None for row in batch):
+        known = questions.node_ids(side.source, side.connection)
+        for row in batch:
+            if row.get(column) is None:
+                row[column] = known.get((row[host], row[node]))
+    else:
+        for row in batch:
+            row.setdefault(column, None)
+    return batch
+
+
+def _without_times(_side: _CopySide, batch: list[Row]) -> list[Row]:
+    """Leave the times of tags empty: Nova does not know them, and the time of the copy would differ in each run."""
+    return [{**row, 'created_at': None, 'updated_at': None} for row in batch]
+
+
+def _with_tags_of_interfaces(side: _CopySide, batch: list[Row]) -> list[Row]:
+    """Add to each interface of the info caches its tag, which Nova has in a table of its own."""
+    ids = [row['instance_uuid'] for row in batch]
+    tags = questions.interface_tags(side.source, side.connection, ids)
+    for row in batch:
+        if row['instance_uuid'] in tags and row['network_info']:
+            vifs = json.loads(row['network_info'])
+            for vif in vifs:
+                tag = tags[row['instance_uuid']].get(vif.get('id'))
+                if tag is not None:
+                    vif['tag'] = tag
+            row['network_info'] = json.dumps(vifs)
+    return batch
+
+
+def _with_volumes(side: _CopySide, batch: list[Row]) -> list[Row]:
+    """Say in the connection of each attached volume which host has it."""
+    hosts = questions.hosts_of(side.source, side.connection, [row['instance_uuid'] for row in batch])
+    for row in batch:
+        if row['destination_type'] == 'volume' and row['connection_info'] and not row['deleted']:
+            try:
+                row['connection_info'] = json.dumps(_connection(row, hosts.get(row['instance_uuid'])))
+            except ValueError as error:
+                raise NotCopied(
+                    where=side.source.name, table='block_device_mapping', row=row['uuid'], reason=str(error)
+                ) from None
+    return batch
+
+
+def _connection(row: Mapping[str, Any], host: str | None) -> dict[str, Any]:
+    """Return the connection of a volume in Kilonova's form: with the host, and what is known of the host.
+
+    A volume of a server without host is only reserved for it. Raises ValueError for a text that is no connection.
+    """
+    stored = json.loads(row['connection_info'])
+    if not isinstance(stored, dict):
+        raise ValueError('connection_info is no connection')
+    connector = stored.pop('connector', None) or {}
+    data = stored.get('data')
+    if host is None or KIND not in stored or not isinstance(data, dict):
+        return {key: value for key, value in stored.items() if key not in (KIND, 'data')} | {'hosts': {}}
+    known = {'connector': connector, 'connection': {**data, KIND: stored[KIND]}}
+    return {**stored, 'attached_to': host, 'hosts': {host: known}}
+
+
+def _usages(side: _CopySide) -> list[Row]:
+    """Return one row for each volume and server that exists, with the sums of all rows that Nova has of them.
+
+    Nova makes a new row when a volume is attached again. The newest one counts since the last start of the guest.
+    """
+    found: dict[tuple[str, str], Row] = {}
+    columns = questions.common_columns(side.source, 'volume_usage_cache')
+    for batch in side.source.batches(side.connection, 'volume_usage_cache', columns):
+        servers = questions.hosts_of(side.source, side.connection, [row['instance_uuid'] for row in batch])
+        for row in batch:
+            if row['instance_uuid'] not in servers:
+                continue
+            older = found.get((row['volume_id'], row['instance_uuid']))
+            if older is not None:
+                for name in COUNTERS:
+                    counts = (row[f'tot_{name}'], older[f'tot_{name}'], older[f'curr_{name}'])
+                    row[f'tot_{name}'] = sum(count or 0 for count in counts)
+            found[row['volume_id'], row['instance_uuid']] = row
+    return sorted(found.values(), key=lambda row: row['id'])
+
+
+_CONVERSIONS: Mapping[str, Callable[[_CopySide, list[Row]], list[Row]]] = {
+    'request_specs': functools.partial(_with_objects, 'request_specs'),
+    'instance_extra': functools.partial(_with_objects, 'instance_extra'),
+    'host_mappings': _in_our_cells,
+    'instance_mappings': _in_our_cells,
+    'instances': functools.partial(_with_nodes, '', 'host', 'node'),
+    'migrations': functools.partial(_with_nodes, 'dest_', 'dest_compute', 'dest_node'),
+    'instance_info_caches': _with_tags_of_interfaces,
+    'block_device_mapping': _with_volumes,
+    'tags': _without_times,
+}

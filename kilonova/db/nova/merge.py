@@ -1,0 +1,140 @@
+"""Make a table of Kilonova equal to what a table of Nova says, in batches.
+
+    counts = merge.missing(target, 'cell', 'instances', existing)  # deletes rows whose keys ``existing`` leaves out
+    counts = merge.rows(target, 'cell', 'instances', batches)      # inserts and updates
+
+Each batch is one transaction, and writes only what differs. So a run that is interrupted can simply be started again,
+and a run that has nothing to do writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from kilonova.db.engine import Connection, Database
+from kilonova.db.migration import METADATA, Schema
+from kilonova.db.nova.source import BATCH
+from kilonova.db.rows import Row
+
+Key = tuple[Any, ...]
+
+
+@dataclass
+class Counts:
+    """The numbers of rows of a table that were inserted, changed and deleted, and that were equal already."""
+
+    inserted: int = 0
+    changed: int = 0
+    deleted: int = 0
+    equal: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.inserted + other.inserted,
+            self.changed + other.changed,
+            self.deleted + other.deleted,
+            self.equal + other.equal,
+        )
+
+    @property
+    def total(self) -> int:
+        """The number of rows that the table has now."""
+        return self.inserted + self.changed + self.equal
+
+
+def key_of(schema: Schema, table: str) -> tuple[str, ...]:
+    """Return the names of the primary key's columns, by which the rows of a table are ordered."""
+    return tuple(column.name for column in METADATA[schema].tables[table].primary_key)
+
+
+def rows(target: Database, schema: Schema, name: str, batches: Iterable[Sequence[Row]]) -> Counts:
+    """Insert and update rows, so that the table has all rows of the batches. Further rows of the table stay.
+
+    All rows of a batch have the same columns; the other columns of a new row get their default values.
+    """
+    table, counts = METADATA[schema].tables[name], Counts()
+    names = key_of(schema, name)
+    for batch in batches:
+        if not batch:
+            continue
+        keys = [tuple(row[column] for column in names) for row in batch]
+        with target.write() as connection:
+            columns = [table.c[column] for column in batch[0]]
+            found = connection.execute(sa.select(*columns).where(among(table, names, keys))).mappings()
+            known = {tuple(row[column] for column in names): dict(row) for row in found}
+            counts += _write(connection, table, names, batch, known)
+    if counts.inserted:
+        _set_sequence(target, table, names)
+    return counts
+
+
+def missing(
+    target: Database, schema: Schema, name: str, existing: Callable[[Sequence[Key]], Collection[Key]]
+) -> Counts:
+    """Delete the rows that Nova does not have any more.
+
+    ``existing`` returns those of some keys that Nova has.
+    """
+    table, names = METADATA[schema].tables[name], key_of(schema, name)
+    order, counts = [table.c[column] for column in names], Counts()
+    query = page = sa.select(*order).order_by(*order).limit(BATCH)
+    while True:
+        with target.write() as connection:
+            keys = [tuple(row) for row in connection.execute(page)]
+            gone = sorted(set(keys) - set(existing(keys))) if keys else []
+            if gone:
+                connection.execute(sa.delete(table).where(among(table, names, gone)))
+        counts.deleted += len(gone)
+        if len(keys) < BATCH:
+            return counts
+        last = keys[-1]
+        page = query.where(order[0] > last[0] if len(order) == 1 else sa.tuple_(*order) > sa.tuple_(*last))
+
+
+def among(table: sa.Table, names: Sequence[str], keys: Sequence[Key]) -> sa.ColumnElement[bool]:
+    """Return the condition that a row has one of these keys."""
+    columns = [table.c[name] for name in names]
+    return columns[0].in_([key[0] for key in keys]) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)
+
+
+def _write(
+    connection: Connection, table: sa.Table, names: Sequence[str], batch: Sequence[Row], known: dict[Key, Row]
+) -> Counts:
+    new, changed = [], []
+    for row in batch:
+        before = known.get(tuple(row[column] for column in names))
+        if before is None:
+            new.append(row)
+        elif before != row:
+            changed.append(row)
+    if changed:
+        # Every column is set, also updated_at, which would otherwise become the present time.
+        matches = [table.c[column] == sa.bindparam(f'key_{column}') for column in names]
+        others = [column for column in batch[0] if column not in names]
+        statement = (
+            sa.update(table).where(*matches).values({column: sa.bindparam(f'new_{column}') for column in others})
+        )
+        connection.execute(
+            statement,
+            [
+                {f'key_{column}': row[column] for column in names} | {f'new_{column}': row[column] for column in others}
+                for row in changed
+            ],
+        )
+    if new:
+        connection.execute(sa.insert(table), new)
+    return Counts(len(new), len(changed), 0, len(batch) - len(new) - len(changed))
+
+
+def _set_sequence(target: Database, table: sa.Table, names: Sequence[str]) -> None:
+    """Let PostgreSQL number new rows behind the copied ones. Other databases do so by themselves."""
+    if target.dialect != 'postgresql' or names != ('id',):
+        return
+    with target.write() as connection:
+        sequence = sa.func.pg_get_serial_sequence(table.name, 'id')
+        highest = sa.select(sa.func.max(table.c.id)).scalar_subquery()
+        connection.execute(sa.select(sa.func.setval(sequence, highest)))
