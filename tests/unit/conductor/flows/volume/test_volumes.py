@@ -1,0 +1,157 @@
+"""Volumes of a server that moves, waits for its host or is rebuilt: their rows, and their attachments in Cinder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kilonova.conductor.flows import rebuild
+from kilonova.conductor.flows.volume import volumes
+from kilonova.conductor.work import HostDown
+from kilonova.db.queries import instances
+from kilonova.db.queries import volumes as rows
+from kilonova.objects.volume import AttachedVolume
+from tests.fixtures.cinder import FakeCinder
+from tests.unit.conductor.site import SERVER, Site
+from tests.unit.scheduler.builders import flavor
+
+ROOT, DATA = '/dev/vda', '/dev/vdb'
+
+
+@pytest.fixture
+def cinder(site: Site) -> FakeCinder:
+    made = FakeCinder()
+    site.env._volumes = made.client
+
+    site.answers['prepare_volumes'] = lambda sent: {'connector': {'host': sent.server}, 'devices': []}
+    return made
+
+
+def add(site: Site, cinder: FakeCinder, device: str | None) -> str:
+    """Give the server one more volume, which is attached to no host yet: its id."""
+    volume_id = cinder.add_volume('demo')
+    row = rows.new_row(volume_id, size=1, connection_info='{}')
+    with site.cell.write() as conn:
+        rows.add(conn, SERVER, {**row, 'device_name': device, 'boot_index': 0 if device == ROOT else None})
+    return volume_id
+
+
+def put(site: Site, cinder: FakeCinder, kind: str = 'reimage') -> Any:
+    """A server on gpu1 that boots from a volume and has another: the work of an operation of this kind."""
+    site.put('active', 'rebuilding')
+    site.accept(kind)
+    add(site, cinder, ROOT)
+    add(site, cinder, DATA)
+    work = site.work()
+    volumes.to_host(work, 'gpu1')
+    assert where(work) == {ROOT: 'gpu1', DATA: 'gpu1'}
+    site.sent.clear()
+    return work
+
+
+def of(work: Any) -> list[AttachedVolume]:
+    found: list[AttachedVolume] = work.instance(fresh=True).volumes
+    return found
+
+
+def where(work: Any) -> dict[str | None, str | None]:
+    """The host of each volume, by device name."""
+    return {volume.device: volume.host for volume in of(work)}
+
+
+# --- moves -----------------------------------------------------------------------------------------------------------
+def test_volumes_that_came_with_a_live_migration_are_the_destinations_whatever_others_are(
+    site: Site, cinder: FakeCinder
+) -> None:
+    """A volume that was attached to no host did not come with the guest."""
+    work = put(site, cinder, 'live_migrate')
+    volumes.reserve_root(work)
+    volumes.announce(work, 'gpu2')
+    volumes.arrived(work, 'gpu2')
+    assert where(work) == {ROOT: None, DATA: 'gpu2'}
+    volumes.forget_source(work)
+    root, data = (volume.volume_id for volume in of(work))
+    assert cinder.statuses() == {root: 'reserved', data: 'in-use'}
+    assert f'{data} {SERVER} attached gpu2' in cinder.held() and len(cinder.held()) == 2
+
+
+def test_a_host_that_is_down_gets_the_volumes_that_it_had(site: Site, cinder: FakeCinder) -> None:
+    """As when a resize is reverted: its connector is known."""
+    work = put(site, cinder, 'revert')
+    volumes.to_host(work, 'gpu2')
+    site.silence('gpu1')
+    site.sent.clear()
+    volumes.to_host(work, 'gpu1')
+    assert site.sent == [] and where(work) == {ROOT: 'gpu1', DATA: 'gpu1'}
+
+
+@pytest.mark.parametrize('new', [0, 1])
+def test_a_host_that_is_down_is_waited_for_if_it_never_had_one_of_the_volumes(
+    site: Site, cinder: FakeCinder, new: int
+) -> None:
+    work = put(site, cinder, 'revert')
+    volumes.to_host(work, 'gpu2')
+    volume = of(work)[new]
+    text = replace(volume, known_at={}).connection_info(SERVER, 'gpu2', volume.connection, {'host': 'gpu2'})
+    with site.cell.write() as conn:
+        rows.change(conn, volume.uuid, volume.attachment_id, {'connection_info': text})
+    site.silence('gpu1')
+    with pytest.raises(HostDown):
+        volumes.to_host(work, 'gpu1')
+    assert where(work) == {ROOT: 'gpu2', DATA: 'gpu2'}
+
+
+@pytest.mark.parametrize(
+    ('ephemeral_gb', 'swap', 'name'), [(0, 0, 'vdb'), (10, 0, 'vdc'), (0, 512, 'vdc'), (10, 512, 'vdd')]
+)
+def test_a_volume_gets_a_name_behind_the_disks_that_the_server_will_have(
+    site: Site, cinder: FakeCinder, ephemeral_gb: int, swap: int, name: str
+) -> None:
+    """It is attached to a server without a host; the guest's root disk, ephemeral disk and swap disk come first."""
+    site.put('shelved_offloaded', host=None, node=None, flavor=flavor(ephemeral_gb=ephemeral_gb, swap=swap))
+    site.accept('attach_volume')
+    add(site, cinder, None)
+    work = site.work()
+    volumes.off_host(work)
+    assert where(work) == {f'/dev/{name}': None} and set(cinder.statuses().values()) == {'reserved'}
+
+
+# --- rebuilds of a root volume ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize('asked', [True, False])
+@pytest.mark.parametrize('is_attached', [True, False])
+def test_the_guest_of_an_undone_rebuild_starts_only_with_its_root_volume_as_it_was(
+    site: Site, cinder: FakeCinder, is_attached: bool, asked: bool
+) -> None:
+    """Not if the volume is not on the host, though others are, nor if an image may have been written to it."""
+    work = put(site, cinder)
+    if not is_attached:
+        volumes.reserve_root(work)
+    work.outputs.asked = asked
+    rebuild.undo_stop_guest(work)
+    assert site.asked() == (['gpu1 undo_stop_to_reimage'] if is_attached and not asked else [])
+
+
+def test_the_guest_of_an_undone_rebuild_starts_though_another_volume_is_not_attached(
+    site: Site, cinder: FakeCinder
+) -> None:
+    work = put(site, cinder)
+    add(site, cinder, None)
+    rebuild.undo_stop_guest(work)
+    assert site.asked() == ['gpu1 undo_stop_to_reimage']
+
+
+@pytest.mark.parametrize('is_deleted', [True, False])
+def test_the_root_volume_of_an_undone_rebuild_goes_back_to_the_host_unless_the_server_is_being_deleted(
+    site: Site, cinder: FakeCinder, is_deleted: bool
+) -> None:
+    """The delete may have begun at any moment."""
+    work = put(site, cinder)
+    volumes.reserve_root(work)
+    work.instance()
+    if is_deleted:
+        with site.cell.write() as conn:
+            assert instances.transition(conn, SERVER, 'delete.start')
+    rebuild.undo_reserve_root_volume(work)
+    assert where(work) == {ROOT: None if is_deleted else 'gpu1', DATA: 'gpu1'}
