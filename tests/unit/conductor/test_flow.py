@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -335,6 +336,23 @@ def test_a_refusal_leads_to_the_next_host(site: Site) -> None:
         ['full'],
     )
     assert not work.undoing and work.outputs.back_to is None and work.outputs.refusals == ['full', 'small']
+
+
+def test_an_attempt_may_begin_from_the_first_step(site: Site) -> None:
+    flow, work = with_hosts(site, 2)
+    flow.steps = tuple(replace(step, again_from='choose') for step in flow.steps)
+    flow.happens['claim'] = [HostRejected('full')]
+    flow.run(work)
+    assert flow.lines == [
+        'choose 0.choose/1',
+        'claim 1.claim/1',
+        'undo claim 1.claim/1',
+        'undo choose 0.choose/1',
+        'choose 0.choose/2',
+        'claim 1.claim/2',
+        'build 2.build/2',
+        'end 3.end/2',
+    ]
 
 
 def test_the_next_attempt_stands_in_the_row(site: Site) -> None:

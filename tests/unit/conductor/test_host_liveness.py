@@ -189,6 +189,7 @@ def test_a_doubt_that_ends_while_the_scheduler_is_asked_counts_once_more(site: S
     site.sleep(60, 'gpu1', 'gpu2')
     site.sleep(80)
     assert site.unsure() == {'gpu1', 'gpu2'}
+    site.now += 1
     asked = site.now
     site.sleep(10, 'gpu1', 'gpu2')
     site._write()

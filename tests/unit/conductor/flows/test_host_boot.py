@@ -77,8 +77,26 @@ def test_it_is_tried_until_it_runs(planned: Site) -> None:
     assert story(site)[:3] == ('Waiting', False, None)
     go(site)
     assert (site.rows(), site.state(), site.row()['power_state']) == ([], ('active', None), 1)
-    assert story(site)[:3] == (None, True, 'Success')
+    assert story(site) == (None, True, 'Success', 'Started after 1 failed tries; the last one: gpu1 does not answer: x')
     assert site.asked() == ['gpu1 resume_guest'] * 3
+
+
+@pytest.mark.parametrize(
+    ('before', 'details'),
+    [
+        ([], 'Runs again. Reason of the delay: no card'),
+        ([Unanswered(who='gpu1', reason='x')], 'Runs again. Reason of the delay: gpu1 does not answer: x'),
+        ([KilonovaError('no storage')] * 2, 'Started after 2 failed tries; the last one: no storage'),
+    ],
+)
+def test_the_action_of_a_server_that_runs_again_says_why_it_took_so_long(
+    planned: Site, before: list[Exception], details: str
+) -> None:
+    site = planned
+    site.answers['resume_guest'] = [*before, RUNS]
+    for _ in [*before, RUNS]:
+        go(site)
+    assert story(site) == (None, True, 'Success', details)
 
 
 def test_an_answer_that_is_lost_changes_nothing(planned: Site) -> None:
