@@ -458,8 +458,6 @@ def undo_build(work: BootWork) -> None:
 
     Raises MaxRetriesExceeded if another host would be tried while this host is down and may run the guest.
     """
-    if not work.outputs.select or work.outputs.create_instance is None:
-        return
     instance = _created(work)
     host = work.chosen().host
 
