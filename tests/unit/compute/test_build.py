@@ -208,6 +208,28 @@ def test_what_another_host_may_do_is_rescheduled(cloud, error):
         build(manager, cloud.cell.new_instance(1))
 
 
+@pytest.mark.parametrize('gpus', [0, 1])
+def test_a_device_that_fails_its_health_check_refuses_the_build(cloud, gpus):
+    """The check follows the claim and precedes the guest. Another host is tried, and the failure is told once."""
+    manager, checked = cloud.host('gpu1', GPUS), []
+
+    def before_use(ctxt, devices):
+        checked.append([device.address for device in devices])
+        raise errors.HostRejected('device failed')
+
+    manager.host.before_use = before_use
+    instance = cloud.cell.new_instance(gpus)
+    cloud.cell.saves.clear()
+    if gpus:
+        with pytest.raises(errors.HostRejected, match='device failed'):
+            build(manager, instance)
+        assert cloud.cell.events() == [('compute__do_build_and_run_instance', 'Error')]
+    else:
+        build(manager, instance)
+    assert checked == ([[GPUS[0]]] if gpus else []) and cloud.cell.held(instance.uuid) == {}
+    assert bool(cloud.drivers['gpu1'].domains) is not bool(gpus)
+
+
 def test_row_gone_at_the_end_undoes(cloud):
     manager = cloud.host('gpu1', GPUS)
     instance = cloud.cell.new_instance(1)
@@ -372,6 +394,18 @@ def test_a_process_that_ends_in_silence_undoes_nothing(cloud):
     build(again, cloud.cell.instance(instance.uuid))
     assert list(cloud.cell.held(instance.uuid).values()) == ['allocated']
     assert again.host.tracker.used.vcpus == 8
+
+
+@pytest.mark.parametrize('gpus', [0, 1])
+def test_the_hosts_record_says_that_the_resources_of_a_deleted_server_are_free(cloud, gpus):
+    """Whether it had devices or not: the scheduler counts by this record."""
+    manager = cloud.host('gpu1', GPUS)
+    server = cloud.boot(manager, gpus)
+    (node,) = cloud.cell.nodes.values()
+    assert (node['vcpus_used'], node['running_vms']) == (8, 1)
+    sent = cloud.cell.in_task(server.uuid, 'deleting')
+    manager.endpoint.terminate_instance(new_context(), instance=sent, key='d/0.terminate/1')
+    assert (node['vcpus_used'], node['running_vms'], node['memory_mb_used']) == (0, 0, 0)
 
 
 def test_undo_build_is_idempotent_and_safe_if_nothing_ran(cloud):

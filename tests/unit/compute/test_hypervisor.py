@@ -405,7 +405,7 @@ def test_notifications_say_that_a_host_was_disabled(
     assert told == [('service.update', True, AUTO), ('service.update', False, None)]
 
 
-@pytest.mark.parametrize(('interval', 'looks'), [(600, 1), (-1, 0)])
+@pytest.mark.parametrize(('interval', 'looks'), [(600, 1), (0, 1), (-1, 0)])
 def test_guests_are_looked_at_once_it_is_back_unless_that_is_off(
     cloud: Cloud, service: Any, interval: int, looks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
