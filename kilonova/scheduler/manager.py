@@ -441,15 +441,20 @@ class _Request:
     def _rebuild(self) -> SelectionPlan:
         """Return a plan in which a server that is rebuilt stays on its host, without an allocation.
 
-        Only filters that apply to rebuilds are run. Raises NoValidHost if the host does not pass them.
+        Only filters that apply to rebuilds are run. Raises NoValidHost if the host does not pass them, and Unanswered
+        if the host may be in a cell that does not answer.
         """
-        self._snapshot.refresh()
+        silent = self._snapshot.refresh()
+        # Check this before the choice, because a cell may begin to answer at any moment.
+        may_be_silent = bool(silent) and not self._snapshot.states(self._named_nodes())
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
         with self._selection(CurrentHost(self._snapshot), None) as select:
             plan = select.plan([uuid])
-        if plan is None:
-            raise errors.NoValidHost(reason=NOT_ENOUGH)
-        return plan
+        if plan is not None:
+            return plan
+        if may_be_silent:
+            raise errors.Unanswered(who='the database', reason=f'cells {", ".join(silent)} do not respond')
+        raise errors.NoValidHost(reason=NOT_ENOUGH)
 
     def _query(self, pinning: bool = True) -> queries.CandidateQuery:
         nodes = self._named_nodes()

@@ -20,6 +20,7 @@ from kilonova.db.models.api import Aggregate, AggregateHost, AggregateMetadata
 from kilonova.db.models.cell import ComputeNode, Instance, Service
 from kilonova.db.queries import aggregates, build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
+from kilonova.scheduler import filters
 from kilonova.scheduler import manager as manager_module
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from kilonova.scheduler.hosts import cells
@@ -1009,6 +1010,48 @@ def test_silence_of_all_cells_is_no_refusal(rig, tmp_path):
         break_cell(rig, name, tmp_path)
     with pytest.raises(errors.Unanswered, match='cells cell1, cell2 do not respond'):
         select(rig.manager(), spec())
+
+
+def test_silence_of_all_cells_is_known_after_the_hosts_are_read(rig, tmp_path):
+    """Also of hosts that were read before: nothing is counted or chosen from what was true once."""
+    rig.host('gpu1')
+    rig.host('gpu2', cell='cell2')
+    manager = rig.manager()
+    assert seen(manager) == ['gpu1', 'gpu2']
+    break_cell(rig, 'cell2', tmp_path)
+    assert seen(manager) == ['gpu1']
+    break_cell(rig, 'cell1', tmp_path)
+    with pytest.raises(errors.Unanswered, match='cells cell1, cell2 do not respond'):
+        seen(manager)
+
+
+class Never(filters.BaseHostFilter):
+    RUN_ON_REBUILD = True
+
+    def host_passes(self, host_state, spec_obj):
+        return False
+
+
+@pytest.mark.parametrize('known', [False, True])
+@pytest.mark.parametrize(('host', 'refused'), [('gpu1', True), ('gpu2', False)])
+def test_a_rebuild_waits_for_the_cell_of_its_host_and_for_no_other(rig, tmp_path, known, host, refused):
+    """The host of a silent cell is not gone. A host that a filter rejects in a cell that answers is refused at once."""
+    rig.host('gpu1')
+    rig.host('gpu2', cell='cell2')
+    manager = rig.manager()
+    request = spec(
+        scheduler_hints={'_nova_check_type': ['rebuild']},
+        requested_destination=objects.Destination(host=host, node=host),
+    )
+    if known:
+        assert hosts(select(manager, request)) == [[host]]
+    break_cell(rig, 'cell2', tmp_path)
+    if refused:
+        manager._filters = [Never()]
+    with pytest.raises(
+        errors.NoValidHost if refused else errors.Unanswered, match='not enough' if refused else 'cell2'
+    ):
+        select(manager, request)
 
 
 def test_an_allocation_in_a_cell_that_is_silent_is_waited_for(rig, tmp_path):
