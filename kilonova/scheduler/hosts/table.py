@@ -90,7 +90,6 @@ class Table:
     def _write(self, host_index: int, cell_uuid: str, node: Row) -> None:
         column = self._columns
         stats = texts.mapping(node['stats'] or '{}')
-        column['live'][host_index] = True
         column['mapped'][host_index] = bool(node['mapped'])
         column['cell'][host_index] = self.places.cells.index(cell_uuid)
         column['free_ram_mb'][host_index], column['free_disk_mb'][host_index] = free_amounts(node)
