@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +14,7 @@ from kilonova.context import RequestContext
 from kilonova.db import engine
 from kilonova.db.models.cell import ComputeNode, Service
 from kilonova.scheduler.placement import candidates
+from kilonova.scheduler.placement.query import CandidateQuery
 from tests.unit.scheduler.builders import GPU, spec, uuid
 
 CTXT = RequestContext(user_id='alice', project_id='demo', overwrite=False)
@@ -69,6 +71,22 @@ def test_a_burst_asks_once(rig, asked):
         manager._snapshot.table.reservations.reported(server)
     assert asked() == [('GET', 'allocation_candidates'), ('PUT', S1), ('PUT', S2), ('PUT', S3)]
     assert len(set(devices(rig).values())) == 3
+
+
+def test_answers_that_are_too_old_take_no_memory():
+    """Those of large clouds are large."""
+    cache = candidates.CandidateCache()
+
+    def answer(hosts, age):
+        return candidates.CandidateResponse({}, CandidateQuery(), {}, asked=time.monotonic() - age, hosts=hosts)
+
+    old, young = answer(b'old', candidates.BELIEVED + 1), answer(b'young', 0)
+    held = weakref.ref(old), weakref.ref(young)
+    cache.keep(old)
+    cache.keep(young)
+    cache.keep(answer(b'last', 0))
+    del old, young
+    assert held[0]() is None and held[1]() is not None
 
 
 def test_who_asks_at_the_same_time_waits_for_the_answer(rig, asked):

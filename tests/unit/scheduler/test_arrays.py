@@ -28,6 +28,7 @@ from kilonova.scheduler.hosts.reservations import FORGET_AFTER, Reservation, res
 from kilonova.scheduler.hosts.table import Table
 from kilonova.scheduler.placement.local_candidates import LocalCandidates, Need, need
 from kilonova.scheduler.placement.query import Group, build
+from kilonova.scheduler.weighers.amounts import RAMWeigher
 from kilonova.scheduler.weighers.images import ImagePropertiesWeigher
 from kilonova.scheduler.weighers.metrics import MetricsWeigher
 from kilonova.scheduler.weighers.moves import CrossCellWeigher
@@ -417,6 +418,13 @@ def test_a_subclass_that_passes_otherwise_has_no_array_form():
 
     assert filtering.array_form(made(Mine)) is None
     assert filtering.array_form(made(type('Same', (ComputeFilter,), {}))) is not None
+
+
+@pytest.mark.parametrize('form', ['weight_multiplier', '_weigh_object', 'weigh_objects'])
+def test_a_subclass_that_weighs_otherwise_has_no_array_form(form):
+    """Its own method would not be called: it weighs the hosts one by one."""
+    assert weighing.array_form(made(type('Mine', (RAMWeigher,), {form: lambda self, *args: 5.0}))) is None
+    assert weighing.array_form(made(type('Same', (RAMWeigher,), {}))) is not None
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,13 @@ def test_moves_stay_in_their_cell(allowed, expected):
     assert best([CrossCellWeigher], hosts) == [('there', 0.0), ('here', 0.0)]
 
 
+@pytest.mark.parametrize('cell', [{}, {'cell': None}])
+def test_a_destination_without_a_cell_prefers_none(cell):
+    request = spec(requested_destination=objects.Destination(allow_cross_cell_move=True, **cell))
+    hosts = [host('there', cell=uuid('another cell')), host('here')]
+    assert best([CrossCellWeigher], hosts, request) == [('there', 0.0), ('here', 0.0)]
+
+
 @pytest.mark.parametrize(
     ('setting', 'expected'),
     [

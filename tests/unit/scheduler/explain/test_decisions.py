@@ -96,6 +96,27 @@ def test_a_refused_claim_is_told(rig):
     assert row['chosen'] == 'gpu2' and row['body']['claims_refused'] == ['gpu1']
 
 
+def test_of_two_choices_for_one_request_the_second_is_told(rig):
+    """The first is made from the scheduler's own data, which another scheduler's claim has overtaken."""
+    rig.host('gpu1', (A, B))
+    providers = {row['name']: row['uuid'] for row in rig.placement.client.list_providers()}
+    manager = rig.manager()
+
+    def steal(method, path):
+        if method == 'PUT':
+            rig.placement.before = None
+            rig.placement.client.claim(
+                uuid('thief'), {providers[f'gpu1_{A}']: {'resources': {GPU: 1}}}, project_id='p', user_id='u'
+            )
+
+    rig.placement.before = steal
+    manager.select_destinations(CTXT, spec(gpus=(1,)), [S1])
+    flush(manager)
+    (row,) = kept(rig, S1)
+    names = [step['filter'] for step in row['body']['filters']]
+    assert row['chosen'] == 'gpu1' and len(names) == len(set(names)) > 0
+
+
 def test_so_many_hosts_are_named(rig):
     for number in range(4):
         rig.host(f'off{number}', service={'disabled': True})

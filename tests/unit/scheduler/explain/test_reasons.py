@@ -63,6 +63,11 @@ def test_amounts_that_the_rows_know(rig):
     )
 
 
+def test_a_host_with_just_enough_is_not_said_to_lack_it(rig):
+    rig.host('gpu1', (A,), memory_mb_used=262144 - 32768, local_gb_used=1000 - 16)
+    assert refusal(rig.manager(), spec(gpus=(2,))) == '1 host considered: 1 has fewer than 2 free gpu (best: 1 free).'
+
+
 def test_amounts_that_only_placement_knows(rig):
     """The row's ratio says four times as many."""
     rig.host('gpu1')
@@ -315,6 +320,15 @@ def test_of_a_forced_host_no_filter_is_told(rig):
         assert refusal(rig.manager(), spec(flavor_values={'memory_mb': 300000}, **named)) == (
             '1 host considered: 1 has less than 300000 MiB free memory (best: 262144 MiB).'
         )
+
+
+@pytest.mark.parametrize('named', [{'force_hosts': ['gpu1']}, {'force_nodes': ['gpu1']}])
+def test_of_several_hosts_those_that_are_not_named_are_not_told(rig, named):
+    for number in (1, 2, 3):
+        rig.host(f'gpu{number}')
+    assert refusal(rig.manager(), spec(flavor_values={'memory_mb': 300000}, **named)) == (
+        '1 host considered: 1 has less than 300000 MiB free memory (best: 262144 MiB).'
+    )
 
 
 def test_no_more_is_asked_of_placement_than_there_may_be(rig):
