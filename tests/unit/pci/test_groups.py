@@ -148,6 +148,13 @@ def test_by_lists() -> None:
     }
 
 
+def test_devices_of_specs_without_a_group_may_come_between() -> None:
+    grouping = Grouping('g', 'slot', 2)
+    devices = [(found(B), None), (found('0000:81:00.0'), grouping), (found(C), None), (found('0000:81:00.1'), grouping)]
+    made = form(devices)  # type: ignore[arg-type]
+    assert made.heads == {'0000:81:00.0': '0000:81:00.0', '0000:81:00.1': '0000:81:00.0'} and made.problems == {}
+
+
 @pytest.mark.parametrize('dev_type', ['type-PF', 'type-VF'])
 def test_only_plain_functions(dev_type: str) -> None:
     made = formed(Grouping('g', 'slot', 2), found(A, dev_type=dev_type))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from oslo_config import cfg
 
+from kilonova import errors
 from kilonova.conf import base, devices, filter_scheduler
 from kilonova.conf import pci as pci_options
 from kilonova.objects import InstancePCIRequest
 from kilonova.pci import kinds
 from kilonova.pci.device import CLAIMED, MDEV
 from kilonova.pci.devices import DeviceOwner, NodeDevices
-from kilonova.pci.mdev import InvalidLibvirtMdevConfig, MdevTypes
+from kilonova.pci.mdev import ChosenTypes, InvalidLibvirtMdevConfig, MdevKind, MdevTypes
 from tests.unit.pci import builders
 
 ONE, TWO, UUID = '0000:84:00.0', '0000:85:00.0', 'aaaaaaaa-0000-4000-8000-000000000000'
@@ -249,7 +251,53 @@ def test_held_ones_of_a_former_type_stay_until_they_are_free():
         assert address not in {device.address for pool in freed.pools.pools for device in pool.devices}
 
 
+def test_a_card_without_devices_does_not_hide_those_behind_it() -> None:
+    look = host(conf('nvidia-35'), parent(ONE, api='ccw'), parent(TWO))
+    assert by_parent(look) == {TWO: 2}
+
+
+@pytest.mark.parametrize(('spec', 'is_whole'), [(ONE, True), (TWO, True), ('0000:86:00.0', False)])
+def test_a_function_is_given_away_whole_with_itself_or_with_its_card(spec: str, is_whole: bool) -> None:
+    """Its mediated devices would be parts of a device that another guest has."""
+    found = [builders.found(TWO, dev_type='type-PF'), parent(ONE, dev_type='type-VF', parent=TWO)]
+    _functions, mediated = kinds.from_conf(conf('nvidia-35', [json.dumps({'address': spec})]))
+    assert isinstance(mediated, MdevKind)
+    assert bool(mediated.columns(found)) is not is_whole
+    if is_whole:
+        with pytest.raises(errors.Invalid, match=rf'{ONE} cannot have mediated devices: .* offers it as a whole'):
+            mediated.checked(found, ONE, 'nvidia-35')
+    else:
+        assert mediated.checked(found, ONE, 'nvidia-35') == 'nvidia-35'
+
+
 # --- chosen by operators ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ('card', 'name', 'error', 'text'),
+    [
+        (parent(TWO), 'nvidia-35', errors.NotFound, f'gpu1 has no card {ONE}'),
+        (parent(ONE), 'nvidia-36', errors.Invalid, f'{ONE} supports nvidia-35, not nvidia-36'),
+        (parent(ONE, api='ccw'), 'nvidia-35', errors.Invalid, f'{ONE} supports no mediated devices, not nvidia-35'),
+        (builders.found(ONE), 'nvidia-35', errors.Invalid, f'{ONE} supports no mediated devices, not nvidia-35'),
+    ],
+)
+def test_a_type_that_a_card_can_not_have_is_refused(card: Any, name: str, error: Any, text: str) -> None:
+    _functions, mediated = kinds.from_conf(conf('nvidia-35,nvidia-36', nvidia_36={'device_addresses': [TWO]}))
+    assert isinstance(mediated, MdevKind)
+    with pytest.raises(error, match=text):
+        mediated.checked([card], ONE, name)
+
+
+def test_a_choice_is_on_the_disk_before_it_replaces_the_former(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that loses its power has the former file or the new one, never an empty one that ends its service."""
+    types, written = ChosenTypes(str(tmp_path / 'types.json')), []
+    replace = os.replace
+    monkeypatch.setattr(os, 'fsync', lambda number: written.append(os.fstat(number).st_size))
+    monkeypatch.setattr(os, 'replace', lambda old, new: (written.append('replaced'), replace(old, new)))
+    types.set(ONE, 'nvidia-35')
+    assert written == [(tmp_path / 'types.json').stat().st_size, 'replaced']
+    assert ChosenTypes(str(tmp_path / 'types.json')).types == {ONE: 'nvidia-35'}
+
+
 def test_what_was_chosen_counts_more_than_the_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = conf('nvidia-35,nvidia-36', nvidia_36={'device_addresses': [TWO]})
     made.set_override('state_path', str(tmp_path / 'new'))

@@ -48,6 +48,16 @@ def test_what_serves_a_port(vnic_type, asked, offered, kind):
         assert [device.dev_type for device, _ in pools.consume_requests(wanted)] == [kind]
 
 
+def test_what_the_request_of_a_port_says():
+    """It is stored with the server, and hosts and schedulers of other releases read it."""
+    wanted = request_of(PORT, 'direct', 'physnet1', 'required', trusted=True, offloaded=True)
+    assert wanted.spec == [
+        {'physical_network': 'physnet1', 'dev_type': 'type-VF', 'trusted': 'true', 'switchdev': 'true'}
+    ]
+    assert (wanted.requester_id, wanted.numa_policy, wanted.count) == (PORT, 'required', 1)
+    assert request_of(PORT, 'direct', None, None).numa_policy is None
+
+
 def test_flavors_get_no_network_devices():
     wanted = request(1, vendor_id='8086', product_id='1520', dev_type='type-VF')
     assert not card().pools.support_requests([wanted])
