@@ -218,6 +218,34 @@ def test_hosts_that_cannot_be_asked(site, host, method, tail, body):
         assert site.fault(method, f'/servers/{server}{tail}', body)[0] == code
 
 
+OFFER = objects.ConsoleOffer(
+    console_type='novnc', host='h1', port=5900, tls_port=None, access_url_base='http://proxy/vnc.html'
+)
+
+
+@pytest.mark.parametrize(
+    ('task_state', 'is_opened'),
+    [
+        (None, True),
+        ('rebooting', True),
+        ('resize_migrating', True),
+        ('deleting', False),
+        ('soft-deleting', False),
+        ('migrating', False),
+    ],
+)
+def test_a_console_is_opened_unless_the_guest_is_about_to_end_or_to_move(site, host, task_state, is_opened):
+    server = site.server(task_state=task_state)
+    asked = host(OFFER)
+    path, body = f'/servers/{server}/remote-consoles', {'remote_console': {'protocol': 'vnc', 'type': 'novnc'}}
+    if is_opened:
+        assert site.ok('POST', path, body)['remote_console']['url'].startswith('http://proxy/vnc.html?path=')
+        assert [one[:3] for one in asked] == [('get_vnc_console', 'h1', server)]
+    else:
+        text = f"Cannot 'get_vnc_console' instance {server} while it is in task_state {task_state}"
+        assert site.fault('POST', path, body) == (409, text) and asked == []
+
+
 # --- password --------------------------------------------------------------------------------------------------------
 def test_password(site):
     server = site.server()
