@@ -665,6 +665,14 @@ def test_where_nova_is_its_names_are_left_alone(nova):
     assert 'nova' not in sys.modules
 
 
+def test_names_that_are_there_already_are_ours_and_not_those_of_nova(nova):
+    """Filters and weighers each ask for them; modules that plug-ins have imported stay the same."""
+    assert nova.provide(conf()) is True
+    there = sys.modules['nova.scheduler.filters']
+    assert nova.provide(conf(), find=lambda name: object()) is True
+    assert sys.modules['nova.scheduler.filters'] is there
+
+
 def test_names_are_not_there_before_a_plugin_wants_them(installed, nova):
     plugins.load_filters(conf(filter_scheduler__enabled_filters=['AllHostsFilter']))
     assert 'nova' not in sys.modules
