@@ -21,7 +21,7 @@ from typing import Any
 from keystoneauth1.identity.v3 import Password
 from keystoneauth1.session import Session
 
-from tools.record_nova import parse_replacement
+from tools.record_nova import parse_replacement, plain_text
 
 OLDEST, COMMON = '2.1', '2.96'
 LISTS = (
@@ -93,10 +93,15 @@ class Client:
             headers={'OpenStack-API-Version': f'compute {version}', 'X-OpenStack-Nova-API-Version': version},
             raise_exc=False,
         )
-        text = answer.text
-        for old, new in self.replaced:
-            text = text.replace(old, new)
-        return answer.status_code, json.loads(text) if text else None
+        return answer.status_code, self.plain(answer.json()) if answer.text else None
+
+    def plain(self, value: Any) -> Any:
+        """Return a part of a body with all its text as ``plain_text`` makes it."""
+        if isinstance(value, dict):
+            return {key: self.plain(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [self.plain(one) for one in value]
+        return plain_text(value, self.replaced) if isinstance(value, str) else value
 
     def listed(self, path: str, key: str) -> list[dict[str, Any]]:
         """Return the entries of a list at the common version, none if the account may not read it."""

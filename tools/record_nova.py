@@ -4,14 +4,16 @@
     python3 -m tools.record_nova sqlite:////tmp/api.sqlite api.sql.gz
 
 The tests of ``kilonova-manage adopt`` load these scripts, so that they need no Nova. A script holds columns with their
-types and NULLs, primary keys and unique keys; indexes, foreign keys and defaults are left out. The same database gives
-the same bytes. The environment needs SQLAlchemy, and PyMySQL for MySQL and MariaDB.
+types and NULLs, primary keys and unique keys; indexes, foreign keys and defaults are left out, and so are the lines of
+Nova's source that tracebacks quote. The same database gives the same bytes. The environment needs SQLAlchemy, and
+PyMySQL for MySQL and MariaDB.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import re
 import sqlite3
 import sys
 from collections.abc import Sequence
@@ -21,6 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa  # noqa: TID251 -- a tool that reads the databases of another program
+
+QUOTED_SOURCE = re.compile(r'(^ *File "[^"\n]+", line \d+, in [^\n]+\n)(?: {4,}[^\n]*(?:\n|$))+', re.MULTILINE)
+
+
+def plain_text(text: str, replaced: Sequence[tuple[str, str]]) -> str:
+    """Return the text with each old piece of ``replaced`` made new; its tracebacks keep files and lines, not source."""
+    text = QUOTED_SOURCE.sub(r'\1', text)
+    for old, new in replaced:
+        text = text.replace(old, new)
+    return text
 
 
 def plain_type(kind: Any) -> str:
@@ -42,7 +54,7 @@ def plain_type(kind: Any) -> str:
 
 
 def plain_value(value: Any, replaced: Sequence[tuple[str, str]]) -> Any:
-    """Return a column's value as SQLite stores it; in text, each old piece of ``replaced`` becomes the new one.
+    """Return a column's value as SQLite stores it; text is changed as ``plain_text`` says.
 
     Raises TypeError for a value that a script of text can't hold.
     """
@@ -55,9 +67,8 @@ def plain_value(value: Any, replaced: Sequence[tuple[str, str]]) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, str):
-        for old, new in replaced:
-            value = value.replace(old, new)
-    elif value is not None and not isinstance(value, int | float):
+        return plain_text(value, replaced)
+    if value is not None and not isinstance(value, int | float):
         raise TypeError(f'cannot record {value!r} of {type(value)}')
     return value
 
