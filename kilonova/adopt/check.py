@@ -248,7 +248,7 @@ def _problems(server: NovaServer, cell: NovaCell, hosts: set[str], has_node_ids:
         yield 'task-state', f'{row["vm_state"]}, {row["task_state"]}'
     if server.mapping is None or server.mapping['cell_id'] != cell.id:
         yield 'unmapped-server', '' if server.mapping is None else f'mapped to cell {server.mapping["cell_id"]}'
-    elif server.mapping['queued_for_delete']:
+    elif server.mapping['queued_for_delete'] and row['vm_state'] != VmState.SOFT_DELETED:
         yield 'half-deleted', ''
     if row['host'] is not None and row['host'] not in hosts:
         yield 'no-host', f'host {row["host"]}'

@@ -111,7 +111,8 @@ class NotCopied(errors.Invalid):
 class _CopySide:
     """A database of Nova with the connection that reads it, and the database of Kilonova that gets its rows.
 
-    ``cells`` is {id of a cell of Nova: id of the cell of Kilonova}.
+    ``cells`` is {id of a cell of Nova: id of the cell of Kilonova}. ``soft_deleted`` are the uuids of all servers that
+    are soft-deleted, for the API database.
     """
 
     schema: Schema
@@ -119,6 +120,7 @@ class _CopySide:
     connection: Connection
     target: Database
     cells: Mapping[int, int]
+    soft_deleted: Collection[str] = ()
 
     @property
     def tables(self) -> Sequence[str]:
@@ -137,14 +139,13 @@ def run(
     numbers = {cell.id: cells.id_of(targets[cell.name]) for cell in nova.cells}
     copied: Copied = {}
     with contextlib.ExitStack() as stack:
+        api = stack.enter_context(nova.api.read())
         sides = [
-            _CopySide('api', nova.api, stack.enter_context(nova.api.read()), databases.api(), numbers),
-            *(
-                _CopySide('cell', cell.database, stack.enter_context(cell.database.read()), targets[cell.name], numbers)
-                for cell in nova.cells
-            ),
+            _CopySide('cell', cell.database, stack.enter_context(cell.database.read()), targets[cell.name], numbers)
+            for cell in nova.cells
         ]
-        for side in sides:
+        ended = {uuid for side in sides for uuid in questions.soft_deleted(side.source, side.connection)}
+        for side in (_CopySide('api', nova.api, api, databases.api(), numbers, ended), *sides):
             for table in reversed(side.tables):
                 copied[side.source.name, table] = _delete(side, table)
             for table in side.tables:
@@ -242,6 +243,14 @@ def _with_objects(table: str, side: _CopySide, batch: list[Row]) -> list[Row]:
                         where=side.source.name, table=table, row=row['instance_uuid'], reason=f'{column}: {error}'
                     ) from None
     return batch
+
+
+def _in_our_mappings(side: _CopySide, batch: list[Row]) -> list[Row]:
+    """Say of servers that are soft-deleted that they are not deleted yet, as Nova says when it restores one."""
+    for row in batch:
+        if row['instance_uuid'] in side.soft_deleted:
+            row['queued_for_delete'] = False
+    return _in_our_cells(side, batch)
 
 
 def _in_our_cells(side: _CopySide, batch: list[Row]) -> list[Row]:
@@ -348,7 +357,7 @@ _CONVERSIONS: Mapping[str, Callable[[_CopySide, list[Row]], list[Row]]] = {
     'request_specs': functools.partial(_with_objects, 'request_specs'),
     'instance_extra': functools.partial(_with_objects, 'instance_extra'),
     'host_mappings': _in_our_cells,
-    'instance_mappings': _in_our_cells,
+    'instance_mappings': _in_our_mappings,
     'instances': functools.partial(_with_nodes, '', 'host', 'node'),
     'migrations': functools.partial(_with_nodes, 'dest_', 'dest_compute', 'dest_node'),
     'instance_info_caches': _with_tags_of_interfaces,

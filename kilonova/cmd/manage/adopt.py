@@ -72,7 +72,12 @@ def check(cloud: Cloud, args: argparse.Namespace) -> int:
     left = report.obstacles.left(args.accept)
     _print_obstacles([one for one in report.obstacles.sorted() if one not in left], 'Accepted:')
     _print_obstacles(left, 'In the way:')
-    print('\nNothing stands in the way.' if not left else f'\n{len(left)} obstacles. Nothing was changed.')
+    kinds = len({one.kind for one in left})
+    print(
+        f'\n{kinds} kind{"s" * (kinds > 1)} of obstacle{"s" * (kinds > 1)}. Nothing was changed.'
+        if left
+        else '\nNothing stands in the way.'
+    )
     return 1 if left else 0
 
 

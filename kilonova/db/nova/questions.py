@@ -13,6 +13,7 @@ from kilonova.db.engine import Connection
 from kilonova.db.migration import METADATA
 from kilonova.db.nova.source import NovaDatabase
 from kilonova.db.rows import Row
+from kilonova.states import VmState
 
 # States of a migration that has ended.
 ENDED = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
@@ -158,6 +159,13 @@ def hosts_of(cell: NovaDatabase, connection: Connection, servers: Collection[str
     table = cell.table('instances')
     query = sa.select(table.c.uuid, table.c.host).where(table.c.uuid.in_(set(servers) - {None}))
     return {row.uuid: row.host for row in connection.execute(query)}
+
+
+def soft_deleted(cell: NovaDatabase, connection: Connection) -> set[str]:
+    """Return the uuids of the servers of a cell that are soft-deleted."""
+    table = cell.table('instances')
+    query = sa.select(table.c.uuid).where(table.c.deleted == 0, table.c.vm_state == VmState.SOFT_DELETED)
+    return set(connection.execute(query).scalars())
 
 
 def interface_tags(cell: NovaDatabase, connection: Connection, servers: Collection[str]) -> dict[str, dict[str, str]]:

@@ -162,6 +162,13 @@ def test_the_ids_of_cells_are_kilonovas(nova, target):
     assert target.ids['cell1'] != nova.cell_ids['cell1']
 
 
+def test_a_soft_deleted_server_can_be_restored(nova, target):
+    nova.server(vm_state='soft-delete', mapping_queued_for_delete=1)
+    nova.server(vm_state='deleted', deleted=9, mapping_queued_for_delete=1)
+    target.copy(nova)
+    assert [row['queued_for_delete'] for row in target.rows('api', 'instance_mappings')] == [0, 1]
+
+
 def test_kilonovas_objects_read_what_was_copied(nova, target):
     uuid = fill(nova)['plain']
     target.copy(nova)

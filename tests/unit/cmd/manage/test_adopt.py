@@ -126,7 +126,7 @@ def test_an_obstacle_is_printed_with_what_to_do(check):
     assert '\nrescued (1 in cell1): these servers run their rescue system.\n' in printed
     assert '  What to do: unrescue them' in printed and '  - server ' in printed
     assert '  Or accept by --accept rescued: after a boot of the host' in printed
-    assert printed.endswith('\n1 obstacles. Nothing was changed.\n')
+    assert printed.endswith('\n1 kind of obstacle. Nothing was changed.\n')
 
 
 def test_what_is_accepted_is_printed_and_not_in_the_way(check):
