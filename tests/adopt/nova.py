@@ -213,3 +213,22 @@ class Nova:
             return [dict(row) for row in connection.execute(f'SELECT * FROM {table} ORDER BY 1')]
         finally:
             connection.close()
+
+
+def recorded(directory: pathlib.Path, name: str = 'nova-34') -> pathlib.Path:
+    """Put the recorded databases of a real Nova into a directory, and return its nova.conf."""
+    directory.mkdir()
+    for path in sorted((RECORDED / name).glob('*.sql.gz')):
+        connection = sqlite3.connect(directory / f'{path.name.partition(".")[0]}.db')
+        connection.executescript(gzip.decompress(path.read_bytes()).decode())
+        if path.name.startswith('api'):
+            connection.execute(
+                'UPDATE cell_mappings SET database_connection = ? || name || ?', (f'sqlite:///{directory}/', '.db')
+            )
+            connection.commit()
+        connection.close()
+    conf = directory / 'nova.conf'
+    conf.write_text(
+        f'[api_database]\nconnection = sqlite:///{directory}/api.db\n[database]\nconnection = sqlite:///{directory}/cell0.db\n'
+    )
+    return conf

@@ -1,0 +1,171 @@
+"""Compare the answers of Nova's API, which were recorded, with the answers of Kilonova's API to the same requests.
+
+    for answer in answers.read(path):
+        status, body = client.get(answer.path, answer.version)
+        report.add(answer, status, body)
+    report.unexpected                   # {kind: Difference}, to be read by a person
+
+A difference has a kind: the pattern of the path and the member of the body. Kinds that are known, with their reasons,
+are in ``EXPECTED``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from kilonova.adopt.answers import Answer
+
+# Members by which the items of a list are matched: the first that all items of both lists have.
+KEYS = (
+    'id',
+    'uuid',
+    'instance_id',
+    'volumeId',
+    'request_id',
+    'zoneName',
+    'port_id',
+    'tenant_id',
+    'host',
+    'name',
+    'event',
+)
+# Lists whose order users rely on. Other lists are compared without order.
+ORDERED = re.compile(r'/servers(/detail)?(\?.*)?|/os-migrations|/servers/[^/]+/os-instance-actions')
+_IDS = re.compile(r'req-[0-9a-f-]{36}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}')
+_HOST = re.compile(r'^https?://[^/]+')
+_NOTHING = '(nothing)'
+
+
+class Known(NamedTuple):
+    """A kind of difference that is no loss, and why. ``path`` and ``member`` are regular expressions."""
+
+    path: str
+    member: str
+    reason: str
+
+
+EXPECTED: tuple[Known, ...] = (
+    Known('/os-services', r'services.*', "controllers are Kilonova's own, and heartbeats go on"),
+    Known('/os-availability-zone/detail', r'.*(updated_at|active|available)', 'heartbeats go on'),
+    Known('/os-availability-zone/detail', r'availabilityZoneInfo\[internal\].*', "controllers are Kilonova's own"),
+    Known('/os-hypervisors.*', r'.*uptime', 'it is the time of the answer'),
+    Known('/os-hypervisors.*', r'.*(servers|running_vms|current_workload|disk_available_least)', 'hosts report anew'),
+    Known(
+        '/os-simple-tenant-usage.*',
+        r'.*(hours|uptime|start|stop|total_\w+_usage)',
+        'the usage is that of the time of the answer',
+    ),
+    Known('/servers/.*', r'.*host_status', 'heartbeats go on'),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One member of an answer that differs. ``member`` is 'status' for the status of the answer."""
+
+    answer: Answer
+    member: str
+    ours: Any
+    theirs: Any
+
+    @property
+    def kind(self) -> str:
+        """The pattern of the path, and the member."""
+        return f'{pattern(self.answer.path)} {self.member}'
+
+    @property
+    def reason(self) -> str | None:
+        """Why the difference is no loss, or None if it is not known."""
+        path = pattern(self.answer.path)
+        for known in EXPECTED:
+            if re.fullmatch(known.path, path) and re.fullmatch(known.member, self.member):
+                return known.reason
+        return None
+
+
+@dataclass
+class Mirror:
+    """The result of a comparison: how many answers were compared, and the differences by kind, with their numbers."""
+
+    compared: int = 0
+    first: dict[str, Difference] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def add(self, answer: Answer, status: int, body: Any) -> None:
+        """Compare a recorded answer with the status and the body of Kilonova's."""
+        self.compared += 1
+        for one in differences(answer, status, body):
+            self.first.setdefault(one.kind, one)
+            self.numbers[one.kind] = self.numbers.get(one.kind, 0) + 1
+
+    def kinds(self, *, expected: bool) -> list[str]:
+        """Return the kinds of differences that are expected, or those that are not, sorted."""
+        return sorted(kind for kind, one in self.first.items() if (one.reason is not None) == expected)
+
+
+def pattern(path: str) -> str:
+    """Return a path with ID in the place of each id.
+
+    >>> pattern('/servers/6f70a1b2-c3d4-4e5f-8a9b-0c1d2e3f4a5b/tags') '/servers/ID/tags'
+    """
+    return _IDS.sub('ID', path)
+
+
+def differences(answer: Answer, status: int, body: Any) -> Iterator[Difference]:
+    """Yield the differences of Kilonova's answer from a recorded one.
+
+    Texts of errors are not compared, because clients do not read them.
+    """
+    if status != answer.status:
+        yield Difference(answer, 'status', status, answer.status)
+    elif status < 400:
+        for member, ours, theirs in _compare(body, answer.body, '', ORDERED.fullmatch(answer.path) is not None):
+            yield Difference(answer, member, ours, theirs)
+
+
+def _compare(ours: Any, theirs: Any, where: str, ordered: bool) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted({*ours, *theirs}):
+            below = f'{where}.{key}' if where else key
+            yield from _compare(ours.get(key, _NOTHING), theirs.get(key, _NOTHING), below, ordered)
+    elif isinstance(ours, list) and isinstance(theirs, list):
+        yield from _compare_lists(ours, theirs, where, ordered)
+    elif _plain(ours) != _plain(theirs):
+        yield where, ours, theirs
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without the host of a URL: links lead to the API that answers."""
+    return _HOST.sub('', value) if isinstance(value, str) else value
+
+
+def _compare_lists(
+    ours: Sequence[Any], theirs: Sequence[Any], where: str, ordered: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    key = next((key for key in KEYS if _is_key(key, ours) and _is_key(key, theirs)), None)
+    if key is None:
+        mine, yours = sorted(map(_plain, ours), key=repr), sorted(map(_plain, theirs), key=repr)
+        if len(mine) != len(yours):
+            yield f'{where}[]', mine, yours
+            return
+        for one, other in zip(mine, yours, strict=True):
+            yield from _compare(one, other, f'{where}[]', ordered)
+        return
+    mine_by, theirs_by = ({item[key]: item for item in items} for items in (ours, theirs))
+    if ordered and list(mine_by) != list(theirs_by) and mine_by.keys() == theirs_by.keys():
+        yield f'{where} order', list(mine_by), list(theirs_by)
+    for name in sorted({*mine_by, *theirs_by}, key=str):
+        below = f'{where}[{name}]' if key in ('zoneName',) else f'{where}[]'
+        if name not in mine_by or name not in theirs_by:
+            yield below, mine_by.get(name, _NOTHING), theirs_by.get(name, _NOTHING)
+        else:
+            yield from _compare(mine_by[name], theirs_by[name], below, ordered)
+
+
+def _is_key(key: str, items: Sequence[Any]) -> bool:
+    """Return whether each item has the member, and no two have the same value."""
+    values = [item.get(key) for item in items if isinstance(item, Mapping)]
+    return len(values) == len(items) == len({*map(str, values)}) and None not in values
