@@ -158,7 +158,7 @@ def _compare_lists(
     if ordered and list(mine_by) != list(theirs_by) and mine_by.keys() == theirs_by.keys():
         yield f'{where} order', list(mine_by), list(theirs_by)
     for name in sorted({*mine_by, *theirs_by}, key=str):
-        below = f'{where}[{name}]' if key in ('zoneName',) else f'{where}[]'
+        below = f'{where}[{name}]' if key == 'zoneName' else f'{where}[]'
         if name not in mine_by or name not in theirs_by:
             yield below, mine_by.get(name, _NOTHING), theirs_by.get(name, _NOTHING)
         else:
