@@ -16,6 +16,8 @@ from typing import Any
 
 from kilonova import errors
 
+# The accounts that ask.
+ROLES = ('admin', 'member')
 # The most bytes of a line.
 MOST_BYTES = 64 << 20
 
@@ -53,9 +55,12 @@ def read(path: Path) -> Iterator[Answer]:
             while line := lines.readline(MOST_BYTES):
                 number += 1
                 try:
-                    yield Answer(**json.loads(line))
+                    answer = Answer(**json.loads(line))
                 except (ValueError, TypeError) as error:
                     raise BadAnswers(path=path, reason=f'line {number} is no answer: {error}') from None
+                if answer.role not in ROLES or not str(answer.path).startswith('/'):
+                    raise BadAnswers(path=path, reason=f'line {number} has the role {answer.role!r} and no path')
+                yield answer
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise BadAnswers(path=path, reason=str(error)) from None
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kilonova.adopt.check import Report
     from kilonova.adopt.config import Translation
     from kilonova.adopt.obstacles import Obstacle
+    from kilonova.adopt.verify import Mirror
 
 OUTPUT = 'kilonova.conf'
 # The most rows of a kind of obstacle that are printed.
@@ -116,6 +117,62 @@ def copy(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
+def record(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Record the answers of a compute API to all GET requests of an administrator and of a member, for adopt verify.
+
+    Each request reads only. Exit code 1: the API does not answer, or an account cannot be used; no file is written.
+    """
+    from kilonova import errors
+    from kilonova.adopt import answers
+    from kilonova.adopt import record as adopt
+
+    path = Path(args.answers)
+    try:
+        count = answers.write(path, adopt.everything(adopt.accounts(Path(args.accounts))))
+    except (errors.Invalid, errors.Unavailable, OSError) as error:
+        print(error)
+        return 1
+    print(f'{path} has {count} answers.')
+    return 0
+
+
+def verify(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Compare recorded answers of Nova with the present answers of Kilonova to the same requests.
+
+    Differences are printed by kind, those that are expected with their reason. Exit code 1: there are others.
+    """
+    from kilonova import errors
+    from kilonova.adopt import answers, record
+    from kilonova.adopt import verify as adopt
+
+    mirror = adopt.Mirror()
+    try:
+        accounts = {one.role: one for one in record.accounts(Path(args.accounts))}
+        for answer in answers.read(Path(args.answers)):
+            mirror.add(answer, *accounts[answer.role].get(answer.path, answer.version))
+    except (errors.Invalid, errors.Unavailable) as error:
+        print(error)
+        return 1
+    print(f'{mirror.compared} answers were compared.')
+    _section(
+        'Expected differences:',
+        [f'{kind} ({mirror.numbers[kind]}): {mirror.first[kind].reason}' for kind in mirror.kinds(expected=True)],
+    )
+    others = mirror.kinds(expected=False)
+    _section('Other differences:', [_difference(mirror, kind) for kind in others])
+    if not others:
+        print('\nThere are no other differences.')
+    return 1 if others else 0
+
+
+def _difference(mirror: Mirror, kind: str) -> str:
+    one = mirror.first[kind]
+    return (
+        f'{kind} ({mirror.numbers[kind]}), first in {one.answer.path} of {one.answer.role} at {one.answer.version}: '
+        f'{one.ours!r:.200} here, {one.theirs!r:.200} in Nova'
+    )
+
+
 def _print_counts(report: Report) -> None:
     for name, release in report.releases.items():
         print(f'{name}: {release}')
@@ -196,6 +253,13 @@ ACCEPT = argument(
 MOST = argument(
     '--most', type=_most, default=20, metavar='N', help='print at most so many rows of a kind (default: 20)'
 )
+ANSWERS = argument('answers', metavar='FILE', help='file of recorded answers, such as answers.json.gz')
+ACCOUNTS = argument(
+    '--accounts',
+    required=True,
+    metavar='FILE',
+    help='file with the sections [admin] and [member], each with an account as in [placement] of nova.conf',
+)
 NOVA_CONF = argument('nova_conf', nargs='+', metavar='NOVA_CONF', help='file of Nova, or directory of *.conf files')
 ADOPT = {
     'check': Command(
@@ -234,4 +298,6 @@ ADOPT = {
         ),
         takes_long=True,
     ),
+    'record': Command(record, (ANSWERS, ACCOUNTS)),
+    'verify': Command(verify, (ANSWERS, ACCOUNTS)),
 }
