@@ -30,6 +30,10 @@ from kilonova.states import VmState
 
 # Hypervisors of which Kilonova has a driver, as computes of Nova name them.
 HYPERVISORS = frozenset(('QEMU', 'KVM', 'fake'))
+# States in which a server has a guest on a host.
+ON_A_HOST = frozenset(
+    (VmState.ACTIVE, VmState.PAUSED, VmState.SUSPENDED, VmState.STOPPED, VmState.RESCUED, VmState.RESIZED)
+)
 # Traits that computes of Nova report and those of Kilonova never do.
 LOST_TRAITS = frozenset(
     (
@@ -248,10 +252,12 @@ def _problems(server: NovaServer, cell: NovaCell, hosts: set[str], has_node_ids:
         yield 'task-state', f'{row["vm_state"]}, {row["task_state"]}'
     if server.mapping is None or server.mapping['cell_id'] != cell.id:
         yield 'unmapped-server', '' if server.mapping is None else f'mapped to cell {server.mapping["cell_id"]}'
-    elif server.mapping['queued_for_delete'] and row['vm_state'] != VmState.SOFT_DELETED:
+    elif server.mapping['queued_for_delete'] and not row['task_state'] and row['vm_state'] != VmState.SOFT_DELETED:
         yield 'half-deleted', ''
     if row['host'] is not None and row['host'] not in hosts:
         yield 'no-host', f'host {row["host"]}'
+    elif row['host'] is None and row['vm_state'] in ON_A_HOST:
+        yield 'no-host', f'{row["vm_state"]}, without a host'
     if has_node_ids and row['node'] is not None and row['compute_id'] is None:
         yield 'online-migrations', 'no compute_id'
     if row['vm_state'] == VmState.RESCUED:

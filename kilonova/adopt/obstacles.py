@@ -107,7 +107,7 @@ KINDS: Mapping[str, Kind] = {
         'report it together with this line: Kilonova must learn it',
     ),
     'no-host': Kind(
-        'the host of these servers is no compute of this cell any more',
+        'these servers should be on a host, and have none, or one that is no compute of this cell any more',
         'evacuate or delete the servers',
         'actions on these servers fail until they are evacuated or deleted',
     ),

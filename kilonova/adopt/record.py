@@ -76,7 +76,7 @@ class Account:
         self.role, self._adapter = role, adapter
 
     def get(self, path: str, version: str) -> tuple[int, Any]:
-        """Return status and parsed body of a request, None without a body. Raises Unanswered."""
+        """Return status and parsed body of a request: None without a body, text if it is no JSON. Raises Unanswered."""
         response = session.send(
             self._adapter,
             'the compute API',
@@ -85,7 +85,12 @@ class Account:
             attempts=session.READ_ATTEMPTS,
             headers={'OpenStack-API-Version': f'compute {version}', 'X-OpenStack-Nova-API-Version': version},
         )
-        return response.status_code, response.json() if response.content else None
+        if not response.content:
+            return response.status_code, None
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, response.text
 
     @property
     def ids(self) -> tuple[str, str]:

@@ -39,7 +39,7 @@ _HOST = re.compile(r'^https?://[^/]+')
 _NOTHING = '(nothing)'
 
 
-class Known(NamedTuple):
+class KnownDifference(NamedTuple):
     """A kind of difference that is no loss, and why. ``path`` and ``member`` are regular expressions."""
 
     path: str
@@ -47,18 +47,22 @@ class Known(NamedTuple):
     reason: str
 
 
-EXPECTED: tuple[Known, ...] = (
-    Known('/os-services', r'services.*', "controllers are Kilonova's own, and heartbeats go on"),
-    Known('/os-availability-zone/detail', r'.*(updated_at|active|available)', 'heartbeats go on'),
-    Known('/os-availability-zone/detail', r'availabilityZoneInfo\[internal\].*', "controllers are Kilonova's own"),
-    Known('/os-hypervisors.*', r'.*uptime', 'it is the time of the answer'),
-    Known('/os-hypervisors.*', r'.*(servers|running_vms|current_workload|disk_available_least)', 'hosts report anew'),
-    Known(
+EXPECTED: tuple[KnownDifference, ...] = (
+    KnownDifference('/os-services', r'services.*', "controllers are Kilonova's own, and heartbeats go on"),
+    KnownDifference('/os-availability-zone/detail', r'.*(updated_at|active|available)', 'heartbeats go on'),
+    KnownDifference(
+        '/os-availability-zone/detail', r'availabilityZoneInfo\[internal\].*', "controllers are Kilonova's own"
+    ),
+    KnownDifference('/os-hypervisors.*', r'.*uptime', 'it is the time of the answer'),
+    KnownDifference(
+        '/os-hypervisors.*', r'.*(servers|running_vms|current_workload|disk_available_least)', 'hosts report anew'
+    ),
+    KnownDifference(
         '/os-simple-tenant-usage.*',
         r'.*(hours|uptime|start|stop|total_\w+_usage)',
         'the usage is that of the time of the answer',
     ),
-    Known('/servers/.*', r'.*host_status', 'heartbeats go on'),
+    KnownDifference('/servers/.*', r'.*host_status', 'heartbeats go on'),
 )
 
 

@@ -129,7 +129,7 @@ def record(cloud: Cloud, args: argparse.Namespace) -> int:
     path = Path(args.answers)
     try:
         count = answers.write(path, adopt.everything(adopt.accounts(Path(args.accounts))))
-    except (errors.Invalid, errors.Unavailable, OSError) as error:
+    except (errors.Invalid, errors.Unanswered, OSError) as error:
         print(error)
         return 1
     print(f'{path} has {count} answers.')
@@ -150,7 +150,7 @@ def verify(cloud: Cloud, args: argparse.Namespace) -> int:
         accounts = {one.role: one for one in record.accounts(Path(args.accounts))}
         for answer in answers.read(Path(args.answers)):
             mirror.add(answer, *accounts[answer.role].get(answer.path, answer.version))
-    except (errors.Invalid, errors.Unavailable) as error:
+    except (errors.Invalid, errors.Unanswered) as error:
         print(error)
         return 1
     print(f'{mirror.compared} answers were compared.')

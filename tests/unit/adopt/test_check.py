@@ -85,6 +85,11 @@ SPECS: dict[str, tuple[Make, str, str]] = {
     ),
     'a delete that stopped half way': (lambda nova: nova.server(mapping_queued_for_delete=1), 'half-deleted', 'server'),
     'a server on a host that is gone': (lambda nova: nova.server(host='old-1'), 'no-host', 'host old-1'),
+    'an active server without host': (
+        lambda nova: nova.server(host=None, node=None, compute_id=None),
+        'no-host',
+        'active, without a host',
+    ),
     'a row of an older form': (lambda nova: nova.server(compute_id=None), 'online-migrations', 'no compute_id'),
     'a rescued server': (lambda nova: nova.server(vm_state='rescued'), 'rescued', 'server'),
     'a server without flavor': (lambda nova: nova.server(extra_flavor=None), 'no-flavor', 'server'),

@@ -102,6 +102,28 @@ def test_what_was_recorded_can_be_adopted_but_for_what_is_named(tmp_path: pathli
         'node-name': 1,
         'same-host-resize': 2,
         'evacuated': 1,
+        'no-host': 1,
         'rescued': 3,
     }
     assert report.counts['cell1']['servers active'] == 61
+
+
+def test_a_nova_with_operations_under_way_must_wait(tmp_path: pathlib.Path):
+    with cloud.opened([recorded(tmp_path / 'nova', 'nova-34-in-flight')], options.new) as nova:
+        report = check.run(nova, 1000)
+    found: dict[str, list[str]] = {}
+    for one in report.obstacles.sorted():
+        found.setdefault(one.kind, []).extend(one.first)
+    assert {kind: len(what) for kind, what in found.items()} == {
+        'node-name': 1,
+        'build-requests': 5,
+        'task-state': 20,
+        'move-under-way': 6,
+        'same-host-resize': 2,
+        'evacuated': 1,
+        'unmapped-server': 1,
+        'no-host': 1,
+        'rescued': 3,
+    }
+    # A confirm of a resize is seen by its migration alone: the server has no task state.
+    assert any('is confirming' in line for line in found['move-under-way'])

@@ -27,7 +27,8 @@ class Account:
 
     def get(self, path: str, version: str) -> tuple[int, Any]:
         response = self._site.request('GET', path, user=self.ids[0], project=PROJECT, version=version)
-        return response.status_int, response.json if response.body else None
+        is_json = response.content_type == 'application/json'
+        return response.status_int, response.json if is_json else response.text or None
 
     newest_version = record.Account.newest_version
     listed = record.Account.listed
