@@ -211,13 +211,11 @@ class _CellCheck:
         for node in questions.nodes(self._database, self._connection):
             by_host.setdefault(node['host'], []).append(node)
         for host, nodes in sorted(by_host.items()):
-            kind, name = nodes[0]['hypervisor_type'], nodes[0]['hypervisor_hostname']
+            kind = nodes[0]['hypervisor_type']
             if kind not in HYPERVISORS:
                 self._add('hypervisor', f'host {host}: {kind}')
             elif len(nodes) > 1:
                 self._add('duplicate-host', f'host {host} has {len(nodes)} nodes')
-            elif name != host:
-                self._add('node-name', f'host {host}: node {name}')
         return hosts
 
     def _check_move(self, move: Mapping[str, Any]) -> None:

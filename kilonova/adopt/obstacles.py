@@ -53,10 +53,6 @@ KINDS: Mapping[str, Kind] = {
         'the same host name stands for two hosts or two nodes, and one compute of Kilonova has one node',
         'rename one of the hosts, or delete the service and node that are gone',
     ),
-    'node-name': Kind(
-        'the node is not named like its host: a compute of Kilonova has one name for both, its option [DEFAULT]host',
-        'a host whose node has another name cannot be adopted yet',
-    ),
     'hypervisor': Kind(
         'Kilonova has no driver for this hypervisor',
         'move the servers to hosts with QEMU/KVM, and delete the compute service',

@@ -272,7 +272,8 @@ class Node:
 
     def _save_record(self, resources: dict[str, Any], inventory: dict[str, dict[str, Any]]) -> None:
         record = self.record
-        record.update_from_virt_driver({**records.without_usage(resources), 'host_ip': self._host.conf.my_ip})
+        kept = {'host_ip': self._host.conf.my_ip, 'hypervisor_hostname': record.hypervisor_hostname}
+        record.update_from_virt_driver({**records.without_usage(resources), **kept})
         for name, ratio in ratios(self._host.conf, inventory).items():
             if name not in record or getattr(record, name) != ratio:
                 setattr(record, name, ratio)

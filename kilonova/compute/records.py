@@ -53,7 +53,8 @@ def service(ctxt: RequestContext, host: str, notify: Notifications = OFF) -> obj
 def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: str) -> objects.ComputeNode:
     """Return the record of this host's compute node, found by the node's permanent uuid. Create it if it is missing.
 
-    Raises InvalidNodeConfiguration if the record belongs to another host, or has another node name.
+    A record keeps its node name (``hypervisor_hostname``), which may differ from the host's name: computes of Nova name
+    their nodes after the machine. Raises InvalidNodeConfiguration if the record belongs to another host.
     """
     values = {'host': host, 'uuid': resources['uuid'], 'hypervisor_hostname': resources['hypervisor_hostname']}
     try:
@@ -73,11 +74,10 @@ def node(ctxt: RequestContext, host: str, resources: dict[str, Any], host_ip: st
         record.update_from_virt_driver(without_usage(resources))
         record.create()
         LOG.info('Compute node record created for %s:%s with uuid: %s', host, record.hypervisor_hostname, record.uuid)
-    if record.host != host or record.hypervisor_hostname != resources['hypervisor_hostname']:
+    if record.host != host:
         raise InvalidNodeConfiguration(
-            reason=f'node {record.uuid} of the compute_id file is {record.hypervisor_hostname} of host {record.host}; '
-            f'this is {resources["hypervisor_hostname"]} of host {host}. Was [DEFAULT]host changed, or the file '
-            'copied?'
+            reason=f'node {record.uuid} of the compute_id file belongs to host {record.host}, and this is host {host}. '
+            'Was [DEFAULT]host changed, or the file copied?'
         )
     found: objects.ComputeNode = record
     return found

@@ -99,7 +99,6 @@ def test_what_was_recorded_can_be_adopted_but_for_what_is_named(tmp_path: pathli
     with cloud.opened([recorded(tmp_path / 'nova')], options.new) as nova:
         report = check.run(nova, 20)
     assert {one.kind: one.number for one in report.obstacles.sorted()} == {
-        'node-name': 1,
         'same-host-resize': 2,
         'evacuated': 1,
         'no-host': 1,
@@ -115,7 +114,6 @@ def test_a_nova_with_operations_under_way_must_wait(tmp_path: pathlib.Path):
     for one in report.obstacles.sorted():
         found.setdefault(one.kind, []).extend(one.first)
     assert {kind: len(what) for kind, what in found.items()} == {
-        'node-name': 1,
         'build-requests': 5,
         'task-state': 20,
         'move-under-way': 6,

@@ -163,9 +163,18 @@ def test_another_hosts_identity_is_refused(cloud):
     manager = cloud.host('gpu1')
     cloud.cell.nodes[manager.node.record.uuid].update(host='other')
     del cloud.cell.services['gpu1']
-    with pytest.raises(InvalidNodeConfiguration, match='is gpu1 of host other; this is gpu1 of host gpu1'):
+    with pytest.raises(InvalidNodeConfiguration, match='belongs to host other, and this is host gpu1'):
         cloud.host('gpu1')
     assert cloud.cell.services == {}, 'finding 7.12: the refused host left a service'
+
+
+def test_a_node_keeps_its_name(cloud):
+    """Nova names nodes after their machines. Placement, servers and moves refer to the name."""
+    manager = cloud.host('gpu1')
+    cloud.cell.nodes[manager.node.record.uuid].update(hypervisor_hostname='gpu1.example.org')
+    manager = cloud.host('gpu1')
+    assert manager.node.record.hypervisor_hostname == 'gpu1.example.org'
+    assert cloud.cell.nodes[manager.node.record.uuid]['hypervisor_hostname'] == 'gpu1.example.org'
 
 
 @pytest.mark.parametrize(
