@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 from kilonova.cmd.cli import Cloud, Command, argument
 
 if TYPE_CHECKING:
+    from oslo_config import cfg
+
     from kilonova.adopt.check import Report
     from kilonova.adopt.config import Translation
+    from kilonova.adopt.host import Place
     from kilonova.adopt.obstacles import Obstacle
     from kilonova.adopt.verify import Mirror
 
@@ -165,6 +168,67 @@ def verify(cloud: Cloud, args: argparse.Namespace) -> int:
     return 1 if others else 0
 
 
+def host(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Turn the files of this host, where nova-compute ran, into those of kilonova-compute, or back with --back.
+
+    Guests run on, and no disk is touched. With --check nothing is changed. Exit code 1: something stands in the way,
+    and nothing was changed.
+    """
+    from kilonova import errors
+    from kilonova.adopt import config as adopt_config
+    from kilonova.adopt import host as adopt
+    from kilonova.cmd import options
+
+    try:
+        with adopt_config.parsed([Path(name) for name in args.nova_conf], options.new) as nova:
+            place, problems = _place(cloud, nova)
+        program = 'kilonova-compute' if args.back else 'nova-compute'
+        process = adopt.running(program)
+        if process is not None and not args.check:
+            problems.append(f'{program} runs on this machine (process {process}): stop it first')
+        if args.back:
+            return _give_back(place, problems)
+        plan = adopt.plan(place, adopt.guests_of(cloud.conf))
+        problems += plan.problems
+        _section('To know:', plan.notes)
+        _section('In the way:', problems)
+        if not problems and not args.check:
+            adopt.adopt(plan)
+    except (errors.KilonovaError, OSError) as error:
+        print(error)
+        return 1
+    what = f'{len(plan.infos)} records of disks, {len(plan.owned)} directories of guests of {place.host}'
+    if problems or args.check:
+        print(f'\nNothing was changed. {what} are to be adopted.')
+        return 1 if problems else 0
+    print(f'\n{what} are adopted. Start kilonova-compute now.')
+    return 0
+
+
+def _place(cloud: Cloud, nova: cfg.ConfigOpts) -> tuple[Place, list[str]]:
+    """Return where the files of this host are, and what of Nova's options does not fit Kilonova's."""
+    from kilonova.adopt.host import Place
+
+    ours = cloud.conf
+    problems = [
+        f'[DEFAULT]{name} is {ours[name]} in the configuration of Kilonova, and {nova[name]} in that of Nova: it must '
+        'be the same'
+        for name in ('host', 'instances_path')
+        if nova[name] != ours[name]
+    ]
+    return Place(ours.host, Path(ours.instances_path), Path(nova.state_path), Path(ours.state_path)), problems
+
+
+def _give_back(place: Place, problems: Sequence[str]) -> int:
+    from kilonova.adopt.host import give_back
+
+    _section('In the way:', problems)
+    if problems:
+        return 1
+    print(f'{give_back(place)} servers have the files of Nova again. Start nova-compute now.')
+    return 0
+
+
 def _difference(mirror: Mirror, kind: str) -> str:
     one = mirror.first[kind]
     return (
@@ -300,4 +364,12 @@ ADOPT = {
     ),
     'record': Command(record, (ANSWERS, ACCOUNTS)),
     'verify': Command(verify, (ANSWERS, ACCOUNTS)),
+    'host': Command(
+        host,
+        (
+            NOVA_CONF,
+            argument('--check', action='store_true', help='change nothing; nova-compute may run'),
+            argument('--back', action='store_true', help='give the files back to nova-compute'),
+        ),
+    ),
 }
