@@ -59,8 +59,8 @@ class HostUnusable(errors.Invalid):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the files of a host are.
+class HostFiles:
+    """The directories of a host with files of Nova and of Kilonova.
 
     Attributes:
         host: The name of the host, [DEFAULT]host.
@@ -77,7 +77,7 @@ class Place:
 
 @dataclass
 class Plan:
-    """What is to be done, what is in the way, and what an operator should know.
+    """The changes to make on a host, the obstacles to them, and notes for the operator.
 
     Attributes:
         place: Where the files are.
@@ -88,7 +88,7 @@ class Plan:
         notes: What an operator should know, a sentence each.
     """
 
-    place: Place
+    place: HostFiles
     infos: dict[Path, str] = field(default_factory=dict)
     owned: list[Path] = field(default_factory=list)
     identity: str | None = None
@@ -96,7 +96,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
 
-def plan(place: Place, guests: Mapping[str, str]) -> Plan:
+def plan(place: HostFiles, guests: Mapping[str, str]) -> Plan:
     """Return what has to be done on a host. Nothing is changed.
 
     ``guests`` is {uuid: XML} of all domains of the host.
@@ -221,7 +221,7 @@ def adopt(plan: Plan) -> None:
         _write(path, text)
 
 
-def give_back(place: Place) -> int:
+def give_back(place: HostFiles) -> int:
     """Give each disk.info Nova's form, remove the files that only Kilonova has, and return the number of servers.
 
     Servers that Kilonova made are among them. Raises HostUnusable before anything is changed, and OSError.
@@ -273,7 +273,7 @@ def _directories(instances: Path) -> Iterator[tuple[Path, str, str]]:
             yield entry, found[1], found[2] or ''
 
 
-def _other_users(place: Place) -> Sequence[str]:
+def _other_users(place: HostFiles) -> Sequence[str]:
     """Return the hosts with which a host of Nova shares its storage, sorted."""
     path = place.instances / USERS
     if not path.is_file():

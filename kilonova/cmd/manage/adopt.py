@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kilonova.adopt.check import Report
     from kilonova.adopt.config import Translation
-    from kilonova.adopt.host import Place
+    from kilonova.adopt.host import HostFiles
     from kilonova.adopt.obstacles import Obstacle
     from kilonova.adopt.verify import Mirror
 
@@ -205,9 +205,9 @@ def host(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
-def _place(cloud: Cloud, nova: cfg.ConfigOpts) -> tuple[Place, list[str]]:
+def _place(cloud: Cloud, nova: cfg.ConfigOpts) -> tuple[HostFiles, list[str]]:
     """Return where the files of this host are, and what of Nova's options does not fit Kilonova's."""
-    from kilonova.adopt.host import Place
+    from kilonova.adopt.host import HostFiles
 
     ours = cloud.conf
     problems = [
@@ -216,10 +216,10 @@ def _place(cloud: Cloud, nova: cfg.ConfigOpts) -> tuple[Place, list[str]]:
         for name in ('host', 'instances_path')
         if nova[name] != ours[name]
     ]
-    return Place(ours.host, Path(ours.instances_path), Path(nova.state_path), Path(ours.state_path)), problems
+    return HostFiles(ours.host, Path(ours.instances_path), Path(nova.state_path), Path(ours.state_path)), problems
 
 
-def _give_back(place: Place, problems: Sequence[str]) -> int:
+def _give_back(place: HostFiles, problems: Sequence[str]) -> int:
     from kilonova.adopt.host import give_back
 
     _section('In the way:', problems)

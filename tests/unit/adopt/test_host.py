@@ -24,7 +24,7 @@ class NovaHost:
     """The files of a host of Nova."""
 
     def __init__(self, directory: pathlib.Path) -> None:
-        self.place = host.Place('kvm-1', directory / 'instances', directory / 'nova', directory / 'kilonova')
+        self.place = host.HostFiles('kvm-1', directory / 'instances', directory / 'nova', directory / 'kilonova')
         self.place.instances.mkdir()
         self.place.nova_state.mkdir()
         (self.place.nova_state / 'compute_id').write_text(NODE)
