@@ -219,6 +219,12 @@ class InstanceBusy(InstanceInvalidState):
     """The server's state does not allow the request, because another operation of the server is running."""
 
 
+class HostNotAdopted(InstanceInvalidState):
+    """The server's host still runs nova-compute: it was copied from a Nova, and its kilonova-compute never started."""
+
+    msg_fmt = 'Instance %(instance_uuid)s cannot be changed: its host %(host)s has not been adopted from Nova yet.'
+
+
 class GuestAgentNotEnabled(Conflict):
     """The server's image does not enable the QEMU guest agent, which the request needs."""
 

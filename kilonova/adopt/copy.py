@@ -282,6 +282,16 @@ def _with_nodes(prefix: str, host: str, node: str, side: _CopySide, batch: list[
     return batch
 
 
+def _not_adopted(_side: _CopySide, batch: list[Row]) -> list[Row]:
+    """Mark the services of computes: their hosts still run nova-compute, and report nothing to Kilonova."""
+    return [
+        {**row, 'version': adoption.NOT_ADOPTED, 'last_seen_up': None, 'report_count': 0, 'updated_at': None}
+        if not row['deleted']
+        else row
+        for row in batch
+    ]
+
+
 def _without_times(_side: _CopySide, batch: list[Row]) -> list[Row]:
     """Leave the times of tags empty: Nova does not know them, and the time of the copy would differ in each run."""
     return [{**row, 'created_at': None, 'updated_at': None} for row in batch]
@@ -363,4 +373,5 @@ _CONVERSIONS: Mapping[str, Callable[[_CopySide, list[Row]], list[Row]]] = {
     'instance_info_caches': _with_tags_of_interfaces,
     'block_device_mapping': _with_volumes,
     'tags': _without_times,
+    'services': _not_adopted,
 }

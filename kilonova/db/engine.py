@@ -100,7 +100,8 @@ class Database:
     """One database, with its connection pool and its transactions.
 
     ``name`` is 'api', 'main', 'cell0' or the name of a cell. Functions that were given to ``listen`` receive this name.
-    ``cell`` is the cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None.
+    ``cell`` is the cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None. ``all_adopted``
+    is whether no host of the cell still runs nova-compute (``queries.adoption``), None if that is not known yet.
     """
 
     def __init__(self, url: str, name: str, options: PoolOptions | None = None) -> None:
@@ -108,6 +109,7 @@ class Database:
         self.url = url
         self.name = name
         self.cell: Any = None
+        self.all_adopted: bool | None = None
         self.options = options or PoolOptions()
         parsed = sa.make_url(url)
         backend = parsed.get_backend_name()

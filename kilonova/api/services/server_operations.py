@@ -20,7 +20,7 @@ from kilonova.context import RequestContext
 from kilonova.db.arguments.attachments import NetworkChangedArguments
 from kilonova.db.arguments.base import Arguments
 from kilonova.db.engine import Connection, Database
-from kilonova.db.queries import actions, info_caches, instances, operations, servers
+from kilonova.db.queries import actions, adoption, info_caches, instances, operations, servers
 from kilonova.errors import (
     InstanceBusy,
     InstanceInvalidState,
@@ -114,7 +114,8 @@ def find_server(
     ``purpose`` says what the caller does with the server, for example WORK to accept an operation. If ``for_services``
     is true, a caller with the role ``service`` finds servers of all projects. Runs two SQL statements.
 
-    Raises InstanceNotFound if the server does not exist. It is also raised for a server of another project, because the
+    Raises HostNotAdopted for WORK if the server's host still runs nova-compute. Raises InstanceNotFound if the server
+    does not exist. It is also raised for a server of another project, because the
     caller must not learn that the server exists. Raises an error if the cell's database does not answer, unless
     ``purpose`` is PARTIAL and ``version`` is at least 69 (microversion 2.69).
     """
@@ -127,6 +128,8 @@ def find_server(
             cell = backend.cells.by_id(place['cell_id'])
             try:
                 with cell.read() as conn:
+                    if purpose == WORK:
+                        adoption.refuse_not_adopted(cell, conn, uuid)
                     row = (
                         instances.get(conn, uuid)
                         if purpose == WORK

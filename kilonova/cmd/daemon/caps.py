@@ -23,7 +23,7 @@ from oslo_log import log as logging
 from kilonova import errors
 from kilonova.cmd import options
 from kilonova.db import engine
-from kilonova.db.queries import services
+from kilonova.db.queries import adoption, services
 from kilonova.db.queries.cells import CellDatabases
 from kilonova.rpc import versions
 
@@ -168,19 +168,42 @@ def too_old(cells: CellDatabases) -> TooOldComputeService | None:
     return TooOldComputeService(oldest=versions.OLDEST_SUPPORTED, minimum=minimum, named=f' ({found})' if found else '')
 
 
+def not_adopted(cells: CellDatabases) -> list[str]:
+    """Return the hosts that still run nova-compute, and let each cell's database know whether it has such hosts.
+
+    Runs one SQL statement for each cell except cell0.
+    """
+    found, buried = list[str](), cells.cell0()
+    for database in cells.databases():
+        if database is not buried:
+            with database.read() as connection:
+                hosts = adoption.not_adopted(connection)
+            database.all_adopted = not hosts
+            found += hosts
+    return found
+
+
 def refuse_old_computes(conf: cfg.ConfigOpts, cells: CellDatabases) -> None:
     """Raise TooOldComputeService if a compute service is older than the previous release.
 
-    If ``[workarounds]disable_compute_service_check_for_ffu`` is set, only log a warning. Do nothing if the databases
-    don't answer.
+    If ``[workarounds]disable_compute_service_check_for_ffu`` is set, only log a warning. Hosts that have not been
+    adopted from Nova yet are logged. Do nothing if the databases don't answer.
     """
     try:
         refusal = too_old(cells)
+        waiting = not_adopted(cells)
     except Exception as error:
         if not engine.is_unreachable(error):
             raise
         LOG.warning('The versions of the computes could not be looked up: %s', error)
         return
+    if waiting:
+        LOG.warning(
+            '%d hosts have not been adopted from Nova yet, requests for their servers are refused: %s%s',
+            len(waiting),
+            ', '.join(waiting[:MOST_NAMED]),
+            ' and others' if len(waiting) > MOST_NAMED else '',
+        )
     if refusal is None:
         return
     if not conf.workarounds.disable_compute_service_check_for_ffu:

@@ -1,4 +1,8 @@
-"""Find out whether Kilonova's daemons have worked with a database: then Nova's rows must not be copied over theirs."""
+"""Hosts that were copied from a Nova and still run nova-compute, and databases in which Kilonova has worked already.
+
+A copied service of a compute has the version NOT_ADOPTED, until the host's kilonova-compute starts and writes its own.
+Until then its guests belong to Nova: every request for one of its servers is refused (``refuse_not_adopted``).
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,58 @@ import sqlalchemy as sa
 
 from kilonova.db.engine import Database
 from kilonova.db.migration import METADATA, Schema
-from kilonova.db.models.cell import Service
+from kilonova.db.models.cell import Instance, Service
+from kilonova.errors import HostNotAdopted
 
+services, instances = Service.__table__, Instance.__table__
+# The version of a service that was copied from Nova. No daemon writes it.
+NOT_ADOPTED = -1
+COMPUTE = 'nova-compute'
+_IS_NOT_ADOPTED = sa.and_(services.c.binary == COMPUTE, services.c.deleted == 0, services.c.version == NOT_ADOPTED)
+_OF_SERVER = (
+    sa.select(services.c.host)
+    .join_from(services, instances, instances.c.host == services.c.host)
+    .where(_IS_NOT_ADOPTED, instances.c.uuid == sa.bindparam('server'), instances.c.deleted == 0)
+)
+_FIRST = sa.select(services.c.host).where(_IS_NOT_ADOPTED).limit(1)
 # Tables that only daemons of Kilonova fill.
 OWN: dict[Schema, tuple[str, ...]] = {
     'api': ('operations', 'scheduler_decisions', 'build_requests'),
     'cell': ('operations', 'device_history', 'console_auth_tokens'),
 }
-# Daemons whose services are not copied from Nova.
-CONTROLLERS = ('nova-conductor', 'nova-scheduler')
+
+
+def not_adopted(connection: sa.Connection) -> list[str]:
+    """Return the hosts of a cell that still run nova-compute, sorted."""
+    return list(
+        connection.execute(sa.select(services.c.host).where(_IS_NOT_ADOPTED).order_by(services.c.host)).scalars()
+    )
+
+
+def refuse_not_adopted(database: Database, connection: sa.Connection, server: str) -> None:
+    """Raise HostNotAdopted if the server's host still runs nova-compute.
+
+    Runs one SQL statement, or none if this process knows that all hosts of the cell are adopted: hosts are copied only
+    while no daemon runs, so their number never grows.
+    """
+    if database.all_adopted is None:
+        database.all_adopted = connection.execute(_FIRST).first() is None
+    if database.all_adopted:
+        return
+    host = connection.execute(_OF_SERVER, {'server': server}).scalar()
+    if host is not None:
+        raise HostNotAdopted(instance_uuid=server, host=host)
 
 
 def own_rows(database: Database, schema: Schema) -> str | None:
     """Return the name of a table with rows of Kilonova's daemons, or None if there is none."""
-    services = Service.__table__
     with database.read() as connection:
         for name in OWN[schema]:
             table = METADATA[schema].tables[name]
             if connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first():
                 return name
         if schema == 'cell':
-            query = sa.select(services.c.id).where(services.c.binary.in_(CONTROLLERS)).limit(1)
-            if connection.execute(query).first():
+            started = sa.and_(services.c.deleted == 0, services.c.version != NOT_ADOPTED)
+            if connection.execute(sa.select(services.c.id).where(started).limit(1)).first():
                 return 'services'
     return None

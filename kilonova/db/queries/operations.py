@@ -25,7 +25,7 @@ from kilonova.db.arguments import kinds as arguments_of
 from kilonova.db.arguments.base import Arguments, ArgumentsT, narrowed
 from kilonova.db.arguments.moves import ConfirmArguments, SoftDeleteArguments
 from kilonova.db.models import cell as cell_models
-from kilonova.db.queries import build_requests, instance_groups, instance_mappings, request_specs
+from kilonova.db.queries import adoption, build_requests, instance_groups, instance_mappings, request_specs
 from kilonova.db.queries import instances as instance_queries
 from kilonova.errors import InstanceBusy, InstanceNotFound, Unavailable
 
@@ -280,6 +280,7 @@ def accept(
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
             return
+        adoption.refuse_not_adopted(cell_db, conn, instance_uuid)
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)
         if migration is not None and not _swap(conn, *migration):
@@ -385,6 +386,7 @@ def accept_delete(
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
             return operation.uuid
+        adoption.refuse_not_adopted(cell_db, conn, instance_uuid)
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
         slots = kinds(conn, instance_uuid)
@@ -470,6 +472,7 @@ def accept_soft_delete(
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
             return operation.uuid
+        adoption.refuse_not_adopted(cell_db, conn, instance_uuid)
         values = {'deleted_at': engine.db_utcnow()}
         if not instance_queries.transition(conn, instance_uuid, event, values):
             raise instance_queries.refuse(conn, instance_uuid, event)

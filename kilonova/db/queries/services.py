@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from kilonova.db.clock import db_age, db_utcnow
 from kilonova.db.models.cell import ComputeNode, PciDevice, Service
+from kilonova.db.queries import adoption
 from kilonova.db.rows import Row, insert_missing, many, one, soft_delete
 
 services = Service.__table__
@@ -256,11 +257,14 @@ def _heard(row: Sequence[Any]) -> Heard:
 def minimum_version(connection: sa.Connection, binary: str) -> int:
     """Return the lowest version of the services of this binary that aren't forced down, or 0 if there is none.
 
-    Services that have not reported for a long time are included. Their host may start again with its old release, and
+    Computes that still are Nova's (``adoption.NOT_ADOPTED``) are left out: nothing is sent to them. Services that have
+    not reported for a long time are included. Their host may start again with its old release, and
     would then read messages that were sent to its queue in the meantime.
     """
     lowest = connection.execute(
-        sa.select(sa.func.min(services.c.version)).where(LIVE, services.c.binary == binary, sa.not_(_FORCED))
+        sa.select(sa.func.min(services.c.version)).where(
+            LIVE, services.c.binary == binary, sa.not_(_FORCED), services.c.version != adoption.NOT_ADOPTED
+        )
     ).scalar()
     return lowest or 0
 
@@ -287,6 +291,7 @@ def outdated(
     Runs two SQL statements.
     """
     wanted = [LIVE, services.c.binary == binary, sa.not_(_FORCED), services.c.version < below]
+    wanted.append(services.c.version != adoption.NOT_ADOPTED)
     if silent_for is not None:
         wanted.append(silent_for < _AGE)
     found = connection.execute(

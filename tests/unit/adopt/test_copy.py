@@ -20,6 +20,7 @@ from kilonova.db import engine
 from kilonova.db.migration import METADATA
 from kilonova.db.nova import source
 from kilonova.db.nova.merge import Counts
+from kilonova.db.queries import adoption
 from kilonova.db.queries import cells as cell_queries
 from kilonova.objects import RequestSpec
 from kilonova.objects.volume import AttachedVolume
@@ -140,7 +141,9 @@ def test_all_rows_come_and_nova_stays_as_it_is(nova, target):
         if table == 'services':
             theirs = [row for row in theirs if row['binary'] == 'nova-compute']
         assert counts.inserted == len(mine) == len(theirs)
-        untouched = {'cell_id', 'spec', 'flavor'} | ({'connection_info'} if table == 'block_device_mapping' else set())
+        untouched = {'cell_id', 'spec', 'flavor', 'version'} | (
+            {'connection_info'} if table == 'block_device_mapping' else set()
+        )
         for one, other in zip(mine, theirs, strict=True):
             for column in (one.keys() & other.keys()) - untouched:
                 assert _same(one[column], other[column]), (table, column)
@@ -151,6 +154,15 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, str) and isinstance(other, str) and one != other:
         return datetime.datetime.fromisoformat(one) == datetime.datetime.fromisoformat(other)
     return bool(one == other)
+
+
+def test_hosts_wait_for_their_kilonova_compute(nova, target):
+    nova.run('cell1', "UPDATE services SET last_seen_up = '2026-01-01 00:00:00.000000', report_count = 9")
+    target.copy(nova)
+    (row,) = target.rows('cell1', 'services')
+    assert (row['version'], row['last_seen_up'], row['report_count']) == (adoption.NOT_ADOPTED, None, 0)
+    with target.cells.databases()[1].read() as connection:
+        assert adoption.not_adopted(connection) == [HOST]
 
 
 def test_the_ids_of_cells_are_kilonovas(nova, target):
@@ -382,7 +394,8 @@ def test_no_cell0_yet(nova, target):
         ),
         (
             'cell1',
-            "INSERT INTO services (host, binary, report_count, deleted) VALUES ('c', 'nova-conductor', 0, 0)",
+            'INSERT INTO services (host, "binary", report_count, deleted, version) '
+            "VALUES ('c', 'nova-compute', 0, 0, 80)",
             'services',
         ),
     ],
