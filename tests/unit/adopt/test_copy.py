@@ -394,8 +394,7 @@ def test_no_cell0_yet(nova, target):
         ),
         (
             'cell1',
-            'INSERT INTO services (host, "binary", report_count, deleted, version) '
-            "VALUES ('c', 'nova-compute', 0, 0, 80)",
+            "INSERT INTO services (host, topic, report_count, deleted, version) VALUES ('c', 'compute', 0, 0, 80)",
             'services',
         ),
     ],

@@ -20,6 +20,7 @@ import webob
 from kilonova import conf as kilonova_conf
 from kilonova import objects, sealing
 from kilonova.api.app import make_app
+from kilonova.cmd.daemon import caps
 from kilonova.db import engine, migration
 from kilonova.db.models import api as models
 from kilonova.db.queries import cells as cell_queries
@@ -178,6 +179,7 @@ class Site:
             )
         self.cells = cell_queries.CellDatabases(self.databases)
         self.cell0, self.cell1, self.cell2 = self.cells.databases()
+        caps.not_adopted(self.cells)
         self.conf = kilonova_conf.new()
         self.conf([], project='kilonova', default_config_files=[], default_config_dirs=[])
         alias = json.dumps({'name': 'gpu', 'vendor_id': '10de', 'product_id': '13f1'})
