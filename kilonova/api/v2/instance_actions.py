@@ -60,13 +60,14 @@ ACTION = Fields(
 
 @dataclass(frozen=True)
 class EventRights:
-    """The rights of the caller that decide which fields of an event are shown.
+    """The project and the rights of the caller that decide what is shown of an event.
 
-    ``inside``: whether the caller may see tracebacks and hosts. ``details``: whether the caller may see the details of
-    events.
+    ``project_id`` is the project of the user who requested the action, which need not be the server's project. The hash
+    that users see instead of a host's name depends on it. ``inside``: whether the caller may see tracebacks and hosts.
+    ``details``: whether the caller may see the details of events.
     """
 
-    project_id: str
+    project_id: str | None
     inside: bool
     details: bool
 
@@ -231,7 +232,7 @@ def show(call: Call) -> Any:
     _explain(call.backend, server.cell, [row], hidden=not inside)
     body = ACTION.render(row, None, call.version)
     if seen:
-        viewer = EventRights(server.row['project_id'], inside, call.may(DETAILS))
+        viewer = EventRights(row['project_id'], inside, call.may(DETAILS))
         if viewer.details and call.version >= DETAILS_SINCE:
             with call.backend.api_db.read() as conn:
                 told = decisions.of_action(conn, server.uuid, request_id)

@@ -1,4 +1,7 @@
-"""Migrations of servers (``/os-migrations``): the migrations of one or of all projects in all cells, newest first."""
+"""Migrations of servers (``/os-migrations``): the migrations of one or of all projects in all cells.
+
+The list is sorted newest first from microversion 2.59 on, and oldest first before.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,9 @@ def _page(
     marker: str | None = None,
     seen_by: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return one page of migrations, or all migrations if ``limit`` is None. Cells that do not answer are left out.
+    """Return one page of migrations, newest first, or all migrations if ``limit`` is None.
+
+    Cells that do not answer are left out.
 
     ``marker`` is the uuid of the last migration of the page before. ``seen_by`` is the id of a project, or None. If it
     is not None, the migration ``marker`` must belong to this project.
@@ -169,6 +174,8 @@ def index(call: Call) -> Any:
             seen_by=None if everything else call.ctxt.project_id,
         )
     )
+    if not paged:
+        rows.reverse()
     viewer = MigrationView(hosts=call.may(HOST), links=call.links)
     body: dict[str, Any] = {'migrations': [FIELDS.render(row, viewer, call.version) for row in rows]}
     if paged and rows and len(rows) == limit:

@@ -31,7 +31,9 @@ def page(
     """
     query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
     if marker is not None:
-        last = get(conn, instance_uuid, marker)
+        # The oldest action of the request. With the newest one, a page could end with an action of the same request,
+        # and the pages would never end.
+        last = get(conn, instance_uuid, marker, newest=False)
         if last is None:
             return None
         query = query.where(
@@ -48,11 +50,19 @@ def page(
     return [dict(row) for row in rows]
 
 
-def get(conn: sa.Connection, instance_uuid: str, request_id: str) -> dict[str, Any] | None:
-    """Return the action of a request on a server, or None if the request has no action on it."""
+def get(conn: sa.Connection, instance_uuid: str, request_id: str, *, newest: bool = True) -> dict[str, Any] | None:
+    """Return the action of a request on a server, or None if the request has no action on it.
+
+    A request can have several actions: a delete also confirms the resize of the server. Then the newest action is
+    returned, or the oldest one if ``newest`` is False.
+    """
+    turn = sa.desc if newest else sa.asc
     row = (
         conn.execute(
-            sa.select(actions).where(actions.c.instance_uuid == instance_uuid, actions.c.request_id == request_id)
+            sa.select(actions)
+            .where(actions.c.instance_uuid == instance_uuid, actions.c.request_id == request_id)
+            .order_by(turn(actions.c.created_at), turn(actions.c.id))
+            .limit(1)
         )
         .mappings()
         .first()

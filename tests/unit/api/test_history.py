@@ -124,6 +124,37 @@ def test_events_of_each_version_and_caller(site, told, user, version, keys):
         assert (shown['events'][0]['details'], shown['events'][0]['traceback']) == ('why', 'Traceback')
 
 
+def test_the_newest_action_of_a_request_is_shown(site, told):
+    """A delete of a resized server confirms the resize first, so that one request has two actions."""
+    for number, name in enumerate(('confirmResize', 'delete'), start=5):
+        with site.cell1.write() as conn:
+            instances.start_action(
+                conn,
+                told,
+                {
+                    'action': name,
+                    'request_id': 'req-9',
+                    'user_id': 'bob',
+                    'project_id': 'p1',
+                    'created_at': at(number),
+                    'updated_at': at(number),
+                    'start_time': at(number),
+                },
+            )
+    shown = site.ok('GET', f'/servers/{told}/os-instance-actions/req-9')['instanceAction']
+    assert (shown['action'], shown['updated_at']) == ('delete', '2026-11-21T10:00:06.000000')
+    assert [row['action'] for row in actions(site, told, '?limit=1&marker=req-9')['instanceActions']] == ['resize']
+
+
+def test_the_host_id_of_an_event_is_that_of_the_project_that_asked(site, told):
+    table = instances.actions
+    with site.cell1.write() as conn:
+        conn.execute(table.update().where(table.c.request_id == 'req-2').values(project_id='p2'))
+    for user in ('admin', 'bob'):
+        shown = site.ok('GET', f'/servers/{told}/os-instance-actions/req-2', user=user)['instanceAction']
+        assert [event['hostId'] for event in shown['events']] == [host_id('p2', 'h1'), host_id('p2', 'h2')]
+
+
 def test_unknown_actions(site, told):
     assert site.fault('GET', f'/servers/{told}/os-instance-actions/zzz') == (404, 'Action zzz not found')
     waiting = site.create()
@@ -206,6 +237,14 @@ MIGRATION = {
 def test_migrations_of_each_version(site, moves, version, more):
     rows = site.ok('GET', '/os-migrations', version=version)['migrations']
     assert len(rows) == 5 and set(rows[0]) == MIGRATION | more
+
+
+@pytest.mark.parametrize(
+    ('version', 'order'), [('2.1', [0, 1, 2, 3, 4]), ('2.58', [0, 1, 2, 3, 4]), ('2.59', [4, 3, 2, 1, 0])]
+)
+def test_before_2_59_the_oldest_migration_is_first(site, moves, version, order):
+    rows = site.ok('GET', '/os-migrations', version=version)['migrations']
+    assert [row['created_at'] for row in rows] == [f'2026-11-21T10:00:0{number}.000000' for number in order]
 
 
 def test_filters_and_pages_of_migrations(site, moves):
