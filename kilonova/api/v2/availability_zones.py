@@ -37,25 +37,30 @@ def _plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
 
 
 def _detailed(zones: Zones) -> list[dict[str, Any]]:
-    """Return the zones with their hosts and the hosts' services."""
+    """Return the zones with their hosts and the hosts' services, without disabled services.
+
+    ``hosts`` is None for a zone that has no enabled service.
+    """
     return [
         {
             'zoneName': zone,
             'zoneState': {'available': _available(hosts)},
-            'hosts': {
-                host: {
-                    row['binary']: {
-                        'active': not row['disabled'],
-                        'available': bool(row['up']),
-                        'updated_at': micro(row['last_seen_up'] or row['updated_at']),
-                    }
-                    for row in rows
-                }
-                for host, rows in hosts.items()
-            },
+            'hosts': {host: shown for host, rows in hosts.items() if (shown := _enabled(rows))} or None,
         }
         for zone, hosts in sorted(zones.items())
     ]
+
+
+def _enabled(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        row['binary']: {
+            'active': True,
+            'available': bool(row['up']),
+            'updated_at': micro(row['last_seen_up'] or row['updated_at']),
+        }
+        for row in rows
+        if not row['disabled']
+    }
 
 
 def index(call: Call) -> Any:

@@ -91,6 +91,11 @@ def test_zones_come_from_aggregates(site, hosts):
     site.ok('PUT', f'/os-services/{hosts["h2"]["uuid"]}', {'status': 'disabled'})
     shown = site.ok('GET', '/os-availability-zone', user='bob')['availabilityZoneInfo']
     assert shown[1]['zoneState'] == {'available': False}
+    detail = {zone['zoneName']: zone for zone in site.ok('GET', '/os-availability-zone/detail')['availabilityZoneInfo']}
+    assert detail['z1'] == {'zoneName': 'z1', 'zoneState': {'available': False}, 'hosts': None}
+    site.ok('PUT', f'/os-services/{hosts["h1"]["uuid"]}', {'status': 'disabled'})
+    detail = {zone['zoneName']: zone for zone in site.ok('GET', '/os-availability-zone/detail')['availabilityZoneInfo']}
+    assert detail['nova']['zoneState'] == {'available': True} and set(detail['nova']['hosts']) == {'h3'}
     (listed,) = site.ok('GET', '/os-aggregates')['aggregates']
     assert listed['hosts'] == ['h2'] and listed['availability_zone'] == 'z1' and listed['uuid']
     assert 'uuid' not in site.ok('GET', '/os-aggregates', version='2.40')['aggregates'][0]
