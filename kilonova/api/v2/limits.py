@@ -17,7 +17,7 @@ SHOW = f'{PREFIX}limits'
 OTHER_PROJECT = f'{PREFIX}limits:other_project'
 RULES = (
     rule(SHOW, ANY, "Show the limits of the caller's project."),
-    rule(OTHER_PROJECT, ADMIN, 'Show the limits of another project.'),
+    rule(OTHER_PROJECT, ADMIN, 'Show the limits of the project that the request names.'),
 )
 
 # There are no quota reservations any more: the parameter ``reserved`` is accepted and has no effect.
@@ -59,10 +59,11 @@ def _body(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str
 def show(call: Call) -> Any:
     """Return the limits of the caller's project, or of the project ``tenant_id`` (``GET /limits``).
 
-    If ``tenant_id`` is not the caller's project, the caller needs the policy rule OTHER_PROJECT.
+    A caller that names a project needs the policy rule OTHER_PROJECT, even if it is the caller's own project.
     """
-    project_id = call.one('tenant_id') or call.ctxt.project_id
-    if project_id != call.ctxt.project_id:
+    named = call.one('tenant_id')
+    project_id = named or call.ctxt.project_id
+    if named:
         call.authorise(OTHER_PROJECT, {'project_id': project_id, 'user_id': call.ctxt.user_id})
     used = quota.usage_and_groups(call.backend, project_id).shared
     body = _body(quota.limits(call.backend, project_id), used, call.version)
