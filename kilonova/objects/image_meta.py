@@ -7,6 +7,7 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -41,6 +42,28 @@ class ImageMetaProps(KilonovaObject):
     fields = dict(PROPERTIES)
 
     @classmethod
+    def convert_known(cls, properties: Mapping[str, str]) -> dict[str, Any]:
+        """Return {field: primitive value} for image properties, without making an object.
+
+        Older names of properties are converted. Unknown and malformed properties are left out.
+        """
+        values: dict[str, Any] = {}
+        for key, value in properties.items():
+            name = LEGACY_NAMES.get(key, key)
+            if name in cls.fields and (name == key or name not in properties):
+                values[name] = value
+        with contextlib.suppress(InvalidImageProperty):
+            values.update(_numa(properties))
+        if traits := _traits(properties):
+            values['traits_required'] = traits
+        found: dict[str, Any] = {}
+        for name, value in values.items():
+            field = cls.fields[name]
+            with contextlib.suppress(ValueError, TypeError):
+                found[name] = field.to_primitive(cls, name, field.coerce(cls, name, value))
+        return found
+
+    @classmethod
     def from_dict(cls, properties: dict[str, Any]) -> Self:
         """Return the object for a dict of image properties.
 
@@ -55,11 +78,7 @@ class ImageMetaProps(KilonovaObject):
         values.update(_numa(properties))
         for name, value in values.items():
             _check_value(name, value)
-        traits = [
-            key.removeprefix('trait:')
-            for key, value in properties.items()
-            if key.startswith('trait:') and value == 'required'
-        ]
+        traits = _traits(properties)
         for trait in traits:
             if _TRAIT.fullmatch(trait) is None:
                 raise InvalidImageProperty(name=f'trait:{trait[:MOST_NAME]}', reason='it is not a valid trait name')
@@ -141,7 +160,15 @@ def _check_value(name: str, value: Any) -> None:
             raise InvalidImageProperty(name=name, reason=f'the number must be from -{MOST_NUMBER} to {MOST_NUMBER}')
 
 
-def _numa(properties: dict[str, Any]) -> dict[str, list[Any]]:
+def _traits(properties: Mapping[str, Any]) -> list[str]:
+    return [
+        key.removeprefix('trait:')
+        for key, value in properties.items()
+        if key.startswith('trait:') and value == 'required'
+    ]
+
+
+def _numa(properties: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return {property: list} for hw_numa_cpus.0, .1 … and hw_numa_mem.0, .1 …, one list element for each NUMA cell.
 
     Raises InvalidImageProperty if the cells are not numbered from 0 without a gap, if there are more than MOST_CELLS

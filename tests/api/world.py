@@ -549,9 +549,13 @@ class World(Site):
             'key_name': 'mykey',
         }
         values = {'host': 'gpu1', 'node': 'gpu1', 'root_device_name': '/dev/vda', 'availability_zone': 'nova'}
-        server = self._server('member', '1', full, {'group': self.names['spread_group']}, **values)
-        second = self._server('member', '1', {'name': 'train-2'}, **{**values, 'vm_state': 'stopped', 'power_state': 4})
-        other = self._server('stranger', '1', {'name': 'other', 'tags': ['theirs']}, **values)
+        # Of servers of the same second, lists would show the one with the least uuid first.
+        made = [{**values, 'created_at': moment(2025, 11, 21, 9, number)} for number in range(3)]
+        server = self._server('member', '1', full, {'group': self.names['spread_group']}, **made[0])
+        second = self._server(
+            'member', '1', {'name': 'train-2'}, **{**made[1], 'vm_state': 'stopped', 'power_state': 4}
+        )
+        other = self._server('stranger', '1', {'name': 'other', 'tags': ['theirs']}, **made[2])
         body = {'server': {'name': 'waiting', 'flavorRef': '1', 'imageRef': IMAGE, 'networks': 'none'}}
         waiting = self.ok('POST', '/servers', body, role='member')['server']['id']
         self.names.update(server_id=server, server=server, second=second, other_server=other, waiting=waiting)

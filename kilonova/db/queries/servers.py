@@ -56,13 +56,25 @@ _BULKY = frozenset(('user_data', 'key_data'))
 COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
 # Columns that are never NULL.
 # Conditions on these columns need no special case for NULL, so the database can use its indexes.
-_SOLID = frozenset(('created_at', 'uuid', 'id'))
-_ALL = (sa.false(), sa.true())
+_SOLID = frozenset(('created_at', 'uuid'))
 
 
 # Conditions of servers that lists leave out by default: deleted servers, and soft-deleted (restorable) servers.
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
+
+
+# The condition of system metadata that Nova deleted together with its server. Kilonova keeps it until the server is
+# archived.
+_DELETED_WITH_SERVER = (
+    sa.exists()
+    .where(
+        instances.c.uuid == system_metadata.c.instance_uuid,
+        instances.c.deleted != 0,
+        instances.c.deleted_at <= system_metadata.c.deleted_at,
+    )
+    .correlate(system_metadata)
+)
 
 
 # --- filters of server lists -----------------------------------------------------------------------------------------
@@ -198,25 +210,21 @@ def _tag_conditions(filters: Filters) -> Iterable[Any]:
 
 # --- sort order of server lists --------------------------------------------------------------------------------------
 def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return ``order`` with id and uuid added, so that no two servers have the same place in the order.
+    """Return ``order`` with the uuid added, so that no two servers have the same place in the order.
 
-    An order is a list of (column, 'asc' or 'desc') pairs.
+    An order is a list of (column, 'asc' or 'desc') pairs. The uuid is ascending in every order, as in Nova. An empty
+    order stays empty: the caller only asks whether there are servers.
     """
-    names = {name for name, _ in order}
-    first = order[0][1] if order else 'desc'
-    return [*order, *((name, direction) for name, direction in (('id', first), ('uuid', 'asc')) if name not in names)]
+    return [*order, ('uuid', 'asc')] if order and 'uuid' not in dict(order) else [*order]
 
 
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
-    """Sort servers of several cells in place, in the order in which ``page`` returns them.
-
-    A build request (a server without a cell) has no id yet, and counts as newer than all servers that have an id.
-    """
+    """Sort servers of several cells in place, in the order in which ``page`` returns them."""
     for name, direction in reversed(full_order(order)):
 
         def rank(row: dict[str, Any], name: str = name) -> tuple[Any, ...]:
             value = row.get(name)
-            return ((value is None) == (name == 'id'), 0 if value is None else value)
+            return (value is not None, 0 if value is None else value)
 
         rows.sort(key=rank, reverse=direction == 'desc')
 
@@ -244,8 +252,8 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
     for name, direction in full_order(order):
         column, value, down = _ordered(name), marker.get(name), direction == 'desc'
         if value is None:
-            after = _ALL[down] if name == 'id' else (sa.false() if down else column.is_not(None))
-            equal = sa.false() if name == 'id' else column.is_(None)
+            after = sa.false() if down else column.is_not(None)
+            equal = column.is_(None)
         else:
             after = _beyond(column, value, down)
             equal = column == value
@@ -513,8 +521,8 @@ def names(
     limit: int,
     marker: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the same servers as ``page``, but only with uuid, name, id and the columns that ``order`` names."""
-    wanted = dict.fromkeys(('uuid', 'display_name', 'id', *(name for name, _ in order)))
+    """Return the same servers as ``page``, but only with uuid, name and the columns that ``order`` names."""
+    wanted = dict.fromkeys(('uuid', 'display_name', *(name for name, _ in order)))
     query = (
         sa.select(*(instances.c[name] for name in wanted))
         .where(*filters.conditions())
@@ -616,7 +624,9 @@ def _facts(with_tags: bool, with_image: bool, with_reason: bool) -> Any:
     if keys:
         parts.append(
             sa.select(system_metadata.c.instance_uuid, sa.literal('s'), column, system_metadata.c.value, zero).where(
-                system_metadata.c.instance_uuid.in_(wanted), system_metadata.c.deleted == 0, sa.or_(*keys)
+                system_metadata.c.instance_uuid.in_(wanted),
+                sa.or_(system_metadata.c.deleted == 0, _DELETED_WITH_SERVER),
+                sa.or_(*keys),
             )
         )
     return sa.union_all(*parts)

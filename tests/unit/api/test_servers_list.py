@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -66,6 +68,54 @@ def test_pages_hold_each_server_once(site, query, limit):
         links = answer.get('servers_links')
         path = links[0]['href'].removeprefix('http://localhost/v2.1') if links else None
     assert paged == everything
+
+
+def pages(site, query, limit):
+    """The ids of all pages, which a marker joins."""
+    found = ids(site, f'?limit={limit}{query}')
+    while len(last := ids(site, f'?limit={limit}{query}&marker={found[-1]}')) == limit:
+        found += last
+    return found + last
+
+
+@pytest.mark.parametrize('direction', ['asc', 'desc'])
+@pytest.mark.parametrize('key', ['created_at', 'display_name'])
+def test_servers_with_equal_values_are_sorted_by_uuid(site, key, direction):
+    """The uuid is ascending in both directions, in all cells and for build requests."""
+    flavor = site.flavor()
+    equal = [site.server(cell, flavor, created_at=at(5)) for cell in (site.cell1, site.cell2) for _ in range(3)]
+    waiting = [site.create(flavor), site.create(flavor)]
+    table = BuildRequest.__table__
+    with site.databases.api().write() as conn:
+        for uuid, text in conn.execute(sa.select(table.c.instance_uuid, table.c.instance)).all():
+            stored = json.loads(text)
+            stored['nova_object.data']['created_at'] = '2026-11-21T10:00:05Z'
+            conn.execute(table.update().where(table.c.instance_uuid == uuid).values(instance=json.dumps(stored)))
+    query = f'&sort_key={key}&sort_dir={direction}'
+    for limit in (1, 3, 100):
+        assert pages(site, query, limit) == sorted(equal + waiting)
+
+
+def test_a_server_that_was_deleted_while_it_was_built_is_deleted(site):
+    """Nova leaves the state 'building' in the row of a server that it deletes before it has a host."""
+    server = site.server(vm_state='building', task_state='scheduling', host=None, deleted=1, deleted_at=at(9))
+    with site.cell1.write() as conn:
+        instances.add_fault(conn, server, {'code': 500, 'message': 'why', 'details': 'x', 'host': None})
+    (shown,) = site.ok('GET', '/servers/detail?deleted=1')['servers']
+    assert (shown['status'], shown['fault']['message'], shown['OS-EXT-STS:vm_state']) == ('DELETED', 'why', 'building')
+    assert 'progress' not in shown
+
+
+def test_deleted_servers_have_the_properties_of_their_images(site):
+    """Nova deletes the system metadata with the server. What it deleted before is of an image before a rebuild."""
+    server = site.server(vm_state='deleted', deleted=1, deleted_at=at(9))
+    table = instances.system_metadata_table
+    with site.cell1.write() as conn:
+        instances.set_system_metadata(conn, server, {'image_os_distro': 'debian', 'image_os_version': '12'})
+        conn.execute(table.update().values(deleted=table.c.id, deleted_at=at(9)))
+        conn.execute(table.update().where(table.c.key == 'image_os_version').values(deleted_at=at(8)))
+    (shown,) = site.ok('GET', '/servers/detail?deleted=1')['servers']
+    assert shown['image']['properties'] == {'hw_disk_bus': 'virtio', 'os_distro': 'debian'}
 
 
 def test_limits(make_site):

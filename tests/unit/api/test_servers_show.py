@@ -209,7 +209,7 @@ def test_unknown_only(make_site, tmp_path):
     assert listed['host_status'] == 'UNKNOWN'
 
 
-def test_hints_are_shown_as_they_were_given(site):
+def test_hints_are_lists(site):
     flavor = site.flavor()
     from tests.unit.api.conftest import IMAGE
 
@@ -221,9 +221,51 @@ def test_hints_are_shown_as_they_were_given(site):
             'os:scheduler_hints': {'a': 'b', 'c': ['d', 'e']},
         },
     )['server']['id']
-    assert site.ok('GET', f'/servers/{uuid}')['server']['scheduler_hints'] == {'a': 'b', 'c': ['d', 'e']}
+    assert site.ok('GET', f'/servers/{uuid}')['server']['scheduler_hints'] == {'a': ['b'], 'c': ['d', 'e']}
     (listed,) = site.ok('GET', '/servers/detail')['servers']
-    assert listed['scheduler_hints'] == {'a': 'b', 'c': ['d', 'e']}
+    assert listed['scheduler_hints'] == {'a': ['b'], 'c': ['d', 'e']}
+
+
+@pytest.mark.parametrize(
+    ('stored', 'shown'),
+    [
+        (
+            {
+                'os_distro': 'none',
+                'disk_format': 'raw',
+                'min_ram': '0',
+                'owner_specified.openstack.md5': 'x',
+                'architecture': 'x86_64',
+                'hw_cpu_cores': '4',
+                'hw_boot_menu': 'True',
+                'hw_numa_cpus.0': '0-1',
+                'hw_numa_cpus.1': '2',
+            },
+            {
+                'os_distro': 'none',
+                'hw_architecture': 'x86_64',
+                'hw_cpu_cores': 4,
+                'hw_boot_menu': True,
+                'hw_numa_cpus': [[0, 1], [2]],
+            },
+        ),
+        (
+            {'hw_cpu_cores': 'many', 'hw_numa_cpus.0': '0', 'hw_numa_cpus.1': 'x', 'os_distro': 'none'},
+            {'os_distro': 'none'},
+        ),
+    ],
+    ids=['known', 'malformed'],
+)
+def test_only_known_properties_of_images_are_shown(site, stored, shown):
+    """A server keeps all properties of its image, and members of the image beside them."""
+    server = site.server()
+    with site.cell1.write() as conn:
+        instances.set_system_metadata(conn, server, {f'image_{name}': value for name, value in stored.items()})
+    for body in (
+        site.ok('GET', f'/servers/{server}')['server'],
+        *site.ok('GET', '/servers/detail')['servers'],
+    ):
+        assert body['image']['properties'] == {'hw_disk_bus': 'virtio', **shown}
 
 
 def test_unknown_and_deleted_servers(site):

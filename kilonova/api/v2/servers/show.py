@@ -22,6 +22,7 @@ from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.db import envelopes
 from kilonova.db.engine import Connection
 from kilonova.db.queries import servers as queries
+from kilonova.objects.image_meta import ImageMetaProps
 
 # --- policy rules ----------------------------------------------------------------------------------------------------
 SHOW = f'{PREFIX}servers:show'
@@ -43,6 +44,7 @@ SEEN = (HOST_STATUS, HOST_STATUS_UNKNOWN, FLAVOR_EXTRA_SPECS, EXTENDED_ATTRIBUTE
 ONE, LISTED, CHANGED, REBUILT = 'show', 'detail', 'update', 'rebuild'
 _PROGRESSING = frozenset(('ACTIVE', 'BUILD', 'REBUILD', 'RESIZE', 'VERIFY_RESIZE', 'MIGRATING'))
 _FAULTY = frozenset(('ERROR', 'DELETED'))
+_FAILED = frozenset((states.VmState.ERROR, states.VmState.DELETED))
 VOLUMES = 'os-extended-volumes:volumes_attached'
 # Names of the flavor's fields in the body of a server, and their names in the server's row.
 _FLAVOR = (
@@ -105,7 +107,8 @@ def instance_name(template: str, row: Row) -> str:
 
 
 def _status(row: Row) -> str:
-    return states.status(row['vm_state'], row['task_state'])
+    # A server of Nova that was deleted while it was built keeps its state 'building'.
+    return 'DELETED' if row['deleted'] else states.status(row['vm_state'], row['task_state'])
 
 
 def _flavor_link(row: Row, viewer: ServerView) -> dict[str, Any]:
@@ -129,7 +132,7 @@ def _image(row: Row, viewer: ServerView) -> Any:
 
 def _image_with_properties(row: Row, viewer: ServerView) -> Any:
     body = _image(row, viewer)
-    return {**body, 'properties': row['image_properties']} if body else body
+    return {**body, 'properties': ImageMetaProps.convert_known(row['image_properties'])} if body else body
 
 
 def addresses(row: Row) -> dict[str, list[dict[str, Any]]]:
@@ -206,10 +209,8 @@ def _certificates(row: Row, viewer: ServerView) -> list[str] | None:
 
 
 def _hints(row: Row, viewer: ServerView) -> dict[str, Any]:
-    hints = viewer.wishes.get(row['uuid'], {}).get('hints') or {}
-    return {
-        name: values[0] if isinstance(values, list) and len(values) == 1 else values for name, values in hints.items()
-    }
+    found: dict[str, Any] = viewer.wishes.get(row['uuid'], {}).get('hints') or {}
+    return found
 
 
 def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerView], Any]:
@@ -395,7 +396,7 @@ def add_facts(conn: Connection, rows: Sequence[dict[str, Any]], version: int) ->
         with_image=version >= 98,
         with_reason=version >= 73,
     )
-    failed = [row['uuid'] for row in rows if row['vm_state'] in (states.VmState.ERROR, states.VmState.DELETED)]
+    failed = [row['uuid'] for row in rows if row['deleted'] or row['vm_state'] in _FAILED]
     faults = queries.last_faults(conn, failed) if failed else {}
     for row in rows:
         row.update(facts[row['uuid']], fault=faults.get(row['uuid']))
