@@ -118,6 +118,15 @@ def test_deleted_servers_have_the_properties_of_their_images(site):
     assert shown['image']['properties'] == {'hw_disk_bus': 'virtio', 'os_distro': 'debian'}
 
 
+def test_deleted_servers_have_no_host_status(site):
+    """Nova leaves the host in the row of a deleted server."""
+    with site.cell1.write() as conn:
+        services.report(conn, services.get_or_create(conn, 'h1', 'nova-compute', 'compute')['id'])
+    site.server(vm_state='deleted', deleted=1, host='h1')
+    (shown,) = site.ok('GET', '/servers/detail?deleted=1')['servers']
+    assert (shown['OS-EXT-SRV-ATTR:host'], shown['host_status']) == ('h1', '')
+
+
 def test_limits(make_site):
     site = make_site(api__max_limit=2)
     spread(site, 3)

@@ -193,7 +193,8 @@ def _zone(row: Row, viewer: ServerView) -> str:
 
 
 def _host_status(row: Row, viewer: ServerView) -> Any:
-    status = viewer.host_states.get(row['host'], '') if row['host'] else ''
+    # The rows of servers that Nova deleted still have their hosts.
+    status = viewer.host_states.get(row['host'], '') if row['host'] and not row['deleted'] else ''
     if viewer.allows(HOST_STATUS, row):
         return status
     return status if status == 'UNKNOWN' and viewer.allows(HOST_STATUS_UNKNOWN, row) else ABSENT
