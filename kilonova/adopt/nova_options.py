@@ -12,11 +12,19 @@ import importlib.resources
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from kilonova.conf.known import Name
 
+# Helpers of Nova and its libraries that run commands as root. Each has a section with the options of [privsep].
+PRIVSEP = 'privsep'
+PRIVILEGED = (
+    'nova_sys_admin',
+    'privsep_osbrick',
+    'vif_plug_linux_bridge_privileged',
+    'vif_plug_ovs_privileged',
+)
 _NAME = re.compile(r'\[([^]]*)](.*)')
 
 
@@ -57,6 +65,10 @@ def _former() -> Mapping[Name, NovaOption]:
 
 def find(name: Name) -> NovaOption | None:
     """Return the option that Nova reads under this current or former name, or None if Nova has none."""
+    section, option = name
+    if section in PRIVILEGED:
+        general = known().get((PRIVSEP, option))
+        return None if general is None else replace(general, name=name)
     return known().get(name) or _former().get(name)
 
 
@@ -118,6 +130,7 @@ LOSSES: Mapping[Name, str] = MappingProxyType(
 # Sections of Nova without counterpart here, each with what happens instead.
 SECTIONS: Mapping[str, str] = MappingProxyType(
     {
+        **dict.fromkeys((PRIVSEP, *PRIVILEGED), 'commands run with the rights of the daemon, without a helper process'),
         'cache': 'nothing is kept in memcached',
         'hyperv': 'there is no driver for Hyper-V',
         'ironic': 'there is no driver for Ironic',

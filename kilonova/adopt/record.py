@@ -83,6 +83,8 @@ class Account:
             'GET',
             path,
             attempts=session.READ_ATTEMPTS,
+            # An error of the API itself is an answer, which may differ.
+            refusals=(500,),
             headers={'OpenStack-API-Version': f'compute {version}', 'X-OpenStack-Nova-API-Version': version},
         )
         if not response.content:

@@ -66,6 +66,11 @@ def test_each_request_for_a_server_of_nova_is_refused(half, name):
     assert half.rows() == []
 
 
+@pytest.mark.parametrize('path', ['', '/os-volume_attachments', '/topology', '/os-interface', '/os-instance-actions'])
+def test_a_server_of_nova_is_shown(half, path):
+    assert half.request('GET', f'/servers/{half.servers["gpu1"]}{path}').status_int == 200
+
+
 def test_a_delete_is_refused(half):
     server = half.servers['gpu1']
     response = half.request('DELETE', f'/servers/{server}')

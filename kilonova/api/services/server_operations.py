@@ -35,6 +35,8 @@ from kilonova.objects.vif import ACCELERATED, Vif
 VIEW = 'view'
 # Purpose for ``find_server``: the caller accepts an operation, so all columns that operations need are read.
 WORK = 'work'
+# Purpose for ``find_server``: the caller only shows the server, and needs the same columns as an operation.
+WHOLE = 'whole'
 # Purpose for ``find_server``: the caller shows the server's history, so deleted servers are found, too.
 HISTORY = 'history'
 # Purpose for ``find_server``: the caller shows the server even if its cell's database does not answer.
@@ -132,7 +134,7 @@ def find_server(
                         adoption.refuse_not_adopted(cell, conn, uuid)
                     row = (
                         instances.get(conn, uuid)
-                        if purpose == WORK
+                        if purpose in (WORK, WHOLE)
                         else servers.get(conn, uuid, deleted=purpose == HISTORY and version >= HISTORY_SINCE)
                     )
             except Exception as error:

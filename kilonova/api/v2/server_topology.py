@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kilonova.api.rules import ADMIN, READER, rule
-from kilonova.api.services.server_operations import WORK
+from kilonova.api.services.server_operations import WHOLE
 from kilonova.api.wsgi import SERVER, Call, Route
 from kilonova.objects import InstanceNUMACell
 from kilonova.objects.base import KilonovaObject
@@ -67,4 +67,4 @@ def _value(cell: InstanceNUMACell, name: str) -> Any:
     return getattr(cell, name) if name in cell else None
 
 
-ROUTES = (Route('GET', f'{SERVER}/topology', index, READ, server=WORK, since=78, asks=(SEE_HOST,)),)
+ROUTES = (Route('GET', f'{SERVER}/topology', index, READ, server=WHOLE, since=78, asks=(SEE_HOST,)),)

@@ -15,7 +15,7 @@ from kilonova.api.rules import MEMBER, PREFIX, READER, SERVICE, rule
 from kilonova.api.schemas import types as t
 from kilonova.api.schemas.base import Obj, Prop, QuerySchema
 from kilonova.api.services import volumes
-from kilonova.api.services.server_operations import WORK
+from kilonova.api.services.server_operations import WHOLE, WORK
 from kilonova.api.wsgi import SERVER, Call, Reply, Route
 from kilonova.errors import Invalid
 
@@ -179,8 +179,8 @@ def delete(call: Call) -> None:
 # --- routes of the handlers ------------------------------------------------------------------------------------------
 _ALL, _ONE = f'{SERVER}/os-volume_attachments', f'{SERVER}/os-volume_attachments/{{volume_id}}'
 ROUTES = (
-    Route('GET', _ALL, index, INDEX, query=QUERY, server=WORK),
-    Route('GET', _ONE, show, SHOW, server=WORK),
+    Route('GET', _ALL, index, INDEX, query=QUERY, server=WHOLE),
+    Route('GET', _ONE, show, SHOW, server=WHOLE),
     Route('POST', _ALL, create, CREATE, body=CREATE_BODY, server=WORK),
     Route('PUT', _ONE, swap, SWAP, body=SWAP_BODY, status=202, server=WORK, for_services=True, until=UPDATE_SINCE - 1),
     Route('PUT', _ONE, update, UPDATE, body=UPDATE_BODY, status=202, server=WORK, asks=(SWAP,), since=UPDATE_SINCE),

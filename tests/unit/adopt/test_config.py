@@ -227,4 +227,18 @@ def test_losses_are_of_options_that_kilonova_does_not_read():
     read_here = {*known.options(conf), *known.former_names(conf)}
     assert not read_here & set(nova_options.LOSSES)
     assert set(nova_options.LOSSES) <= set(nova_options.known())
-    assert set(nova_options.SECTIONS) <= {section for section, _ in nova_options.known()}
+    sections = {section for section, _ in nova_options.known()}
+    assert set(nova_options.SECTIONS) <= {*sections, *nova_options.PRIVILEGED}
+
+
+@pytest.mark.parametrize('section', ['privsep', 'nova_sys_admin', 'privsep_osbrick', 'vif_plug_ovs_privileged'])
+def test_helpers_that_run_as_root_are_known(translate, section):
+    assert translate({section: ['helper_command = sudo nova-rootwrap', 'user = nova']}).problems == []
+    assert 'neither Nova nor Kilonova' in translate({section: ['helper_comand = x']}).problems[0]
+
+
+def test_the_helper_of_nova_has_no_counterpart(translate):
+    found = dict(translate({'nova_sys_admin': ['helper_command = sudo nova-rootwrap']}).without_effect)
+    assert found['nova_sys_admin', 'helper_command'] == (
+        'commands run with the rights of the daemon, without a helper process'
+    )
