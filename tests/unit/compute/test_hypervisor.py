@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -418,3 +419,17 @@ def test_guests_are_looked_at_once_it_is_back_unless_that_is_off(
     manager.hypervisor.hypervisor_back()
     idle(manager)
     assert len(seen) == looks
+
+
+@pytest.mark.parametrize('reason', ['repairs', None])
+def test_nobody_is_told_that_a_host_is_enabled_which_an_administrator_disabled(
+    cloud: Cloud, service: Any, monkeypatch: pytest.MonkeyPatch, reason: str | None
+) -> None:
+    manager, told = cloud.managers['gpu1'], []
+    monkeypatch.setattr(manager.host, 'notify', SimpleNamespace(emit=lambda *args, **facts: told.append(facts)))
+    service.update(disabled=True, disabled_reason=reason)
+    manager.hypervisor.hypervisor_lost(LOST)
+    idle(manager)
+    manager.hypervisor.hypervisor_back()
+    idle(manager)
+    assert told == [] and shown(service) == (True, reason)
