@@ -173,8 +173,8 @@ class HostSlots(Generic[HolderT]):
     silent: bool = False
 
     def unused(self) -> bool:
-        """Return whether no slot is in use, no operation waits, and the host answered the last call."""
-        return not (any(self.taken.values()) or any(self.parked.values()) or self.silent)
+        """Return whether no slot is in use and the host answered the last call. Then no operation waits for a slot."""
+        return not (any(self.taken.values()) or self.silent)
 
 
 class OperationSlots(Generic[HolderT]):

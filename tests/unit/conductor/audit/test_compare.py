@@ -241,6 +241,10 @@ class Sound:
         with self.site.cell.write() as conn:
             instances.update_extra(conn, MOVED, made.extra_values(['flavor']))
 
+    def forget_context(self) -> None:
+        with self.site.cell.write() as conn:
+            instances.update_extra(conn, MOVED, {'migration_context': None})
+
     def operation(self, kind: str, server: str = SERVER, **values: Any) -> None:
         row = operations.OperationRow.new(self.site.ctxt, kind, server)
         with self.site.cell.write() as conn:
@@ -590,6 +594,18 @@ def test_an_old_end_and_what_is_wrong_hide_nothing(sound: Sound) -> None:
             f'Placement: server {MOVED} is on gpu2 and holds nothing',
         ]
     )
+
+
+def test_a_domain_whose_devices_are_not_known_hides_no_other(sound: Sound) -> None:
+    """No migration context says which devices the source of a move on the same host has."""
+    sound.write(migrations.migrations, migrations.migrations.c.uuid == MOVE, source_compute='gpu2')
+    sound.forget_context()
+    sound.server(host='gpu2')
+    sound.views['gpu1']['domains'].clear()
+    sound.views['gpu2']['domains'].append({'uuid': SERVER, 'state': 1, 'hostdevs': [FREE]})
+    sound.views['gpu2']['domains'].append({'uuid': MOVED, 'state': 1, 'hostdevs': []})
+    lines = [line for line in sound.look().disagreements if line.startswith('libvirt: domain')]
+    assert lines == [f'libvirt: domain {SERVER} on gpu2 has devices {[FREE]}, its rows say []']
 
 
 def test_what_is_under_way_is_listed(sound: Sound) -> None:

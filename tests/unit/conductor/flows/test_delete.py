@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from kilonova.db.queries import instance_mappings, instances, migrations
+from kilonova.conductor.flows import delete
+from kilonova.db.queries import info_caches, instance_mappings, instances, migrations, volumes
 from kilonova.errors import HostRejected, Invalid, Unanswered
 from tests.unit.conductor.site import IMAGE, MIGRATION, SERVER, Sent, Site, steps
 
@@ -51,6 +54,35 @@ def test_nothing_is_left(site: Site) -> None:
     assert (end['instance'], end['host'], end['moved']) == (ON_GPU1, 'gpu1', 'delete.done')
     assert (values['power_state'], values['host'], values['node']) == (0, None, None)
     assert values['deleted_at'] == values['terminated_at'] is not None
+
+
+@pytest.mark.parametrize('vifs', [[{'id': 'p1'}], []])
+def test_a_deleted_server_has_no_ports(site: Site, vifs: list[dict[str, str]]) -> None:
+    """Lists of deleted servers show no addresses that another server may have by then."""
+    begin(site)
+    work = site.work()
+    with site.cell.write() as conn:
+        info_caches.write(conn, SERVER, vifs)
+    work.changed()
+    work.outputs.terminate = {'consumers': []}
+    delete.mark_deleted(work)
+    assert json.loads(site.row()['extra_network_info'] or '[]') == [] and site.row()['deleted']
+
+
+@pytest.mark.parametrize('has_volume', [True, False])
+def test_a_deleted_server_has_no_volumes_and_keeps_the_rows_of_its_disks(site: Site, has_volume: bool) -> None:
+    """A volume that a deleted server still had could not be deleted."""
+    begin(site)
+    work = site.work()
+    if has_volume:
+        with site.cell.write() as conn:
+            volumes.add(conn, SERVER, volumes.new_row('v1', size=1, connection_info='{}'))
+    work.changed()
+    work.outputs.terminate = {'consumers': []}
+    delete.mark_deleted(work)
+    with site.cell.read() as conn:
+        assert volumes.servers_of(conn, 'v1') == []
+        assert [row['device_name'] for row in instances.get_bdms(conn, SERVER)] == ['/dev/vda']
 
 
 def test_without_notifications(site: Site) -> None:

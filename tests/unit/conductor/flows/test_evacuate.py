@@ -105,6 +105,22 @@ def test_it_is_elsewhere(site: Site, vm_state: str, stays_off: bool, after: str)
     assert site.held() == {'server': {'gpu2': 1}, 'move': {'gpu1': 1}}
 
 
+def test_the_image_that_the_server_has_now_is_asked_for_and_built(site: Site) -> None:
+    """A rebuild that ran when the evacuation was accepted was undone afterwards. Another conductor that takes the
+    operation over asks for the same image."""
+    begin(site)
+    with site.cell.write() as conn:
+        instances.set_system_metadata(conn, SERVER, {'image_hw_machine_type': 'q35', 'image_hw_numa_nodes': '1'})
+    site.answers['evacuate_instance'] = [Unanswered(who='gpu2', reason='away'), took_over(site)]
+    site.go()
+    site.go()
+    asked, *orders = [sent.args for sent in site.sent]
+    for given in (asked['spec_obj'], *(args['order'].request_spec for args in orders)):
+        assert given.image.properties.hw_machine_type == 'q35' and len(given.numa_topology.cells) == 1
+    properties = {'hw_machine_type': 'q35', 'hw_numa_nodes': 1}
+    assert [args['order'].image['properties'] for args in orders] == [properties] * 2
+
+
 def test_a_state_that_was_reset_meanwhile_is_no_evacuation(site: Site) -> None:
     begin(site)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kilonova.conductor.flows import FLOWS
-from kilonova.conductor.flows.rebuild import POINT
+from kilonova.conductor.flows import FLOWS, rebuild
+from kilonova.conductor.flows.rebuild import POINT, NotReimaged
+from kilonova.conductor.work import RetryLater
+from kilonova.db.queries import instances
 from kilonova.errors import Invalid, NoValidHost, Unanswered
 from tests.unit.conductor.site import LARGE, SERVER, SMALL, Site, primitive, steps
 
@@ -165,3 +170,24 @@ def test_it_goes_on_where_it_stood(site: Site, silent: str, position: int) -> No
 
 def test_steps() -> None:
     assert steps('rebuild') == 'check_host save_spec rebuild_instance'
+
+
+# --- the image of a root volume --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ('status', 'seconds', 'outcome'),
+    [
+        ('downloading', 59, RetryLater),
+        ('downloading', 61, NotReimaged),
+        ('in-use', 61, None),
+    ],
+)
+def test_a_large_volume_has_longer_for_its_image(status: str, seconds: float, outcome: type[Exception] | None) -> None:
+    """20 seconds for each GiB."""
+    arguments = SimpleNamespace(reimage='i')
+    work: Any = SimpleNamespace(
+        env=SimpleNamespace(conf=SimpleNamespace(reimage_timeout_per_gb=20)), arguments=lambda kind: arguments
+    )
+    volume: Any = SimpleNamespace(id='v', size=3, status=status, is_written=status == 'downloading')
+    since = instances.utcnow() - datetime.timedelta(seconds=seconds)
+    with pytest.raises(outcome, match='downloading') if outcome is not None else contextlib.nullcontext():
+        rebuild._await_written(work, volume, since)

@@ -1,7 +1,8 @@
-"""A port that a user attaches."""
+"""A port that a user attaches, and ports that are bound to devices of their host."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 
 from kilonova.clients.neutron.refusals import PortInUse
 from kilonova.conductor.flows.network import ports as flow_ports
+from kilonova.conductor.flows.network.ports import PortBindingFailed
 from kilonova.conductor.flows.network.requested_ports import RequestedPort
+from kilonova.errors import BuildAbort, KeyGone
 from tests.fixtures.neutron import FakeNeutron
+from tests.unit.conductor.site import SERVER, Site
 
 
 def test_a_port_that_the_server_has_already_is_not_attached_again(
@@ -22,3 +26,72 @@ def test_a_port_that_the_server_has_already_is_not_attached_again(
     with pytest.raises(PortInUse, match=ports[1]):
         flow_ports.bind_one(work, RequestedPort('n', ports[1]))
     assert {method for method, _ in neutron.asked} == {'GET'}
+
+
+# --- binding ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ('is_tolerated', 'refused'), [({}, True), ({'agent_away': False}, True), ({'agent_away': True}, False)]
+)
+def test_a_port_that_no_agent_binds_is_refused_unless_its_host_may_be_away(
+    site: Site,
+    neutron: FakeNeutron,
+    ports: list[str],
+    begin: Callable[..., Any],
+    is_tolerated: dict[str, bool],
+    refused: bool,
+) -> None:
+    work = begin('attach_interface')
+    port = site.env.networks.port(None, ports[0])
+    with pytest.raises(PortBindingFailed, match='gpu3') if refused else contextlib.nullcontext():
+        assert flow_ports.bind(work, port, 'gpu3', 'zone0', **is_tolerated).binding_failed
+
+
+# --- devices that a host has claimed for ports -----------------------------------------------------------------------
+def bind_devices(site: Site, *port_ids: str) -> list[dict[str, Any]]:
+    profiles = {port_id: {'pci_slot': f'0000:05:00.{number}'} for number, port_id in enumerate(port_ids)}
+    key = f'{site.operation}/0.allocate_port_resources/1'
+    return flow_ports.bind_devices(site.env.networks, site.cell, key, SERVER, 'gpu1', profiles)
+
+
+def slots(neutron: FakeNeutron) -> dict[str, str | None]:
+    return {port_id: port['binding:profile'].get('pci_slot') for port_id, port in neutron.ports.items()}
+
+
+def test_a_port_that_was_deleted_before_a_move_does_not_keep_the_others_from_their_devices(
+    site: Site, neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any]
+) -> None:
+    begin('attach_interface')
+    found = bind_devices(site, 'deleted long ago', ports[0], ports[1])
+    assert slots(neutron) == {ports[0]: '0000:05:00.1', ports[1]: '0000:05:00.2', ports[2]: None}
+    assert [vif['id'] for vif in found] == ports
+    assert [vif['profile'].get('pci_slot') for vif in found] == ['0000:05:00.1', '0000:05:00.2', None]
+
+
+def test_a_port_that_is_deleted_while_its_server_is_built_ends_the_build(
+    site: Site, neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any]
+) -> None:
+    """The server has an interface for it, and no host could plug it."""
+    begin('attach_interface')
+    del neutron.ports[ports[0]]
+    with pytest.raises(BuildAbort, match=ports[0]):
+        bind_devices(site, ports[0], ports[1])
+    assert set(slots(neutron).values()) == {None}
+
+
+def test_a_device_is_bound_at_the_step_for_which_it_was_claimed_only(
+    site: Site, neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any]
+) -> None:
+    begin('attach_interface')
+    site.update(position=1)
+    with pytest.raises(KeyGone):
+        bind_devices(site, ports[0])
+    assert set(slots(neutron).values()) == {None}
+
+
+def test_a_conductor_without_an_account_for_neutron_binds_no_device(
+    site: Site, neutron: FakeNeutron, begin: Callable[..., Any]
+) -> None:
+    begin('attach_interface')
+    key = f'{site.operation}/0.allocate_port_resources/1'
+    with pytest.raises(BuildAbort, match=r'no account in \[neutron\]'):
+        flow_ports.bind_devices(None, site.cell, key, SERVER, 'gpu1', {})

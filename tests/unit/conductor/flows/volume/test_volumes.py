@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kilonova.clients.volume import VolumeInvalid
 from kilonova.conductor.flows import rebuild
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import HostDown
@@ -140,6 +141,18 @@ def test_the_guest_of_an_undone_rebuild_starts_though_another_volume_is_not_atta
     add(site, cinder, None)
     rebuild.undo_stop_guest(work)
     assert site.asked() == ['gpu1 undo_stop_to_reimage']
+
+
+def test_a_volume_is_not_attached_while_an_image_is_written_to_it(site: Site, cinder: FakeCinder) -> None:
+    """Cinder would give it the status of a volume that nobody has."""
+    work = put(site, cinder)
+    volumes.reserve_root(work)
+    root = next(volume.volume_id for volume in of(work) if volume.is_root)
+    cinder.volumes[root]['status'] = 'downloading'
+    held = cinder.held()
+    with pytest.raises(VolumeInvalid, match=f'Volume {root} cannot be attached while an image is written to it'):
+        volumes.to_host(work, 'gpu1')
+    assert cinder.held() == held and where(work) == {ROOT: None, DATA: 'gpu1'}
 
 
 @pytest.mark.parametrize('is_deleted', [True, False])
