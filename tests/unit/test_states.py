@@ -230,3 +230,7 @@ def test_status_filter_finds_all_states_that_show_it():
     assert set(found) == {'active', 'stopped'}
     assert found['stopped'] == {'resize_prep', 'resize_migrating', 'resize_migrated', 'resize_finish'}
     assert states.from_status('NOSUCH') == []
+
+
+def test_no_console_is_opened_while_the_guest_ends_or_moves():
+    assert {TaskState.DELETING, TaskState.SOFT_DELETING, TaskState.MIGRATING} == states.NO_CONSOLE

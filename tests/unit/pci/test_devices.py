@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kilonova.objects import PciDevice
-from kilonova.pci.device import describe
+from kilonova.pci.device import DISABLED, RESERVED_BEFORE, describe
 from kilonova.pci.devices import Changes, DeviceOwner, NodeDevices
 from kilonova.pci.kinds import PciFunctions
 from kilonova.pci.pools import PciDeviceRequestFailed
@@ -240,3 +240,58 @@ def test_owners_of_rows_are_known() -> None:
     assert [device.address for device in again.held()] == [VF0, VF1]
     assert (statuses(again), again.pools.free) == ({PF0: 'unavailable', VF0: 'allocated', VF1: 'claimed'}, 0)
     assert not again.unwritten()
+
+
+# -- what Placement had reserved before a device became unavailable ---------------------------------------------------
+def kept(made: NodeDevices) -> dict[str, str]:
+    """{address: the amount that the device's row keeps}."""
+    return {
+        device.address: device.extra_info[RESERVED_BEFORE]
+        for device in made.all()
+        if RESERVED_BEFORE in device.extra_info
+    }
+
+
+def disabled(made: NodeDevices, *addresses: str, reason: str | None = 'repairs') -> NodeDevices:
+    return made.barred({address: {DISABLED: reason} for address in addresses})
+
+
+def card() -> NodeDevices:
+    """Two functions of one provider."""
+    return host(FAMILY[1:]).provided({PF0: 'rp'})
+
+
+def test_the_amount_is_kept_as_long_as_one_device_of_the_provider_is_unavailable() -> None:
+    made = disabled(card(), VF0)
+    assert made.to_mark() == {'rp': None}
+    made = made.marked({'rp': 3})
+    assert kept(made) == {VF0: '3'} and made.to_mark() == {}
+    assert kept(made.unmarked()) == {VF0: '3'}, 'the other function is available'
+    both = disabled(made, VF1)
+    assert both.to_mark() == {'rp': 3} and kept(both.marked(both.to_mark())) == {VF0: '3', VF1: '3'}
+    assert kept(disabled(both, VF0, VF1, reason=None).unmarked()) == {}
+
+
+def test_the_amount_is_not_kept_for_devices_of_other_providers() -> None:
+    made = disabled(host([found(G0), found(G1)]).provided({G0: 'rp0', G1: 'rp1'}), G0)
+    assert made.to_mark() == {'rp0': None} and kept(made.marked({'rp0': 0, 'rp1': 5})) == {G0: '0'}
+
+
+@pytest.mark.parametrize(('leaving', 'reserves'), [((), False), ((VF1,), False), ((VF0,), True)])
+def test_a_device_that_a_server_holds_is_reserved_when_the_server_releases_it(
+    leaving: tuple[str, ...], reserves: bool
+) -> None:
+    """Until then its allocation keeps others from it."""
+    made = disabled(given(card(), A, VF0), VF0)
+    assert made.to_mark(leaving) == ({'rp': None} if reserves else {})
+    assert kept(made.marked({'rp': 1}, leaving)) == ({VF0: '1'} if reserves else {})
+
+
+def test_the_amount_is_forgotten_once_a_server_holds_the_only_unavailable_device() -> None:
+    made = disabled(card(), VF0).marked({'rp': 1})
+    assert kept(given(made, A, VF0).unmarked()) == {}
+
+
+def test_a_device_that_left_the_host_is_not_reserved_anew() -> None:
+    made = disabled(card(), VF0).looked(FAMILY[2:])
+    assert made.to_mark() == {} and disabled(made, VF1).to_mark() == {'rp': None}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -171,3 +172,13 @@ def test_old_option_names(make_conf, tmp_path):
     conf = make_conf(pci_options, args=['--config-file', str(file)])
     assert conf.pci.device_spec == ['{"vendor_id": "10de"}']
     assert conf.pci.alias == ['{"name": "a"}']
+
+
+@pytest.mark.parametrize('is_reported', [True, False])
+def test_the_option_decides_whether_names_of_interfaces_are_allowed(make_conf, is_reported):
+    """Placement has providers by address."""
+    conf = make_conf(pci_options)
+    conf.set_override('device_spec', [json.dumps({'devname': 'no such interface'})], group='pci')
+    conf.set_override('report_in_placement', is_reported, group='pci')
+    with pytest.raises(spec.PlacementPciException) if is_reported else contextlib.nullcontext():
+        assert len(DeviceSpecs.from_conf(conf)) == 1

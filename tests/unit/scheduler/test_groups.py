@@ -74,6 +74,21 @@ def test_members_and_hosts_are_read_anew():
     assert group.places == {one: {'host1', 'host2'}}
 
 
+@pytest.mark.parametrize('policy', groups.NEEDED)
+def test_the_policy_is_read_anew(policy):
+    """A stored request has only the uuid of its group."""
+    asked = spec(instance_group=objects.InstanceGroup(uuid=uuid('group')), instance_uuid=uuid('own'))
+    groups.prepare(asked, [uuid('own')], Known(policy=policy), PLUGINS[:2], PLUGINS[2:])
+    assert asked.instance_group.policy == policy
+
+
+@pytest.mark.parametrize('policy', groups.NEEDED)
+def test_a_policy_whose_plugin_is_not_enabled_is_refused(policy):
+    others = [one for one in PLUGINS if type(one).__name__ != groups.NEEDED[policy]]
+    with pytest.raises(errors.NoValidHost, match=f'{groups.NEEDED[policy]} not configured'):
+        prepared(Known(policy=policy), plugins=others + others)
+
+
 def test_what_was_just_sent_to_a_host_is_there():
     known = Known(members=[uuid('1'), uuid('own')])
     for name in ('1', 'own'):

@@ -22,6 +22,7 @@ from kilonova.db.queries import aggregates, build_requests, operations
 from kilonova.rpc.scheduler import Scheduler
 from kilonova.scheduler import filters
 from kilonova.scheduler import manager as manager_module
+from kilonova.scheduler.explain.decisions import Trace
 from kilonova.scheduler.filters.limits import IoOpsFilter, NumInstancesFilter
 from kilonova.scheduler.hosts import cells
 from kilonova.scheduler.placement import local_candidates
@@ -1404,3 +1405,23 @@ def test_work_that_a_host_tells_of_is_not_counted_twice(rig):
     with pytest.raises(errors.NoValidHost):
         select(manager, spec(), servers[5:])
     manager.stop()
+
+
+def test_a_trial_has_as_many_alternates_as_a_choice(rig):
+    for number in range(6):
+        rig.host(f'gpu{number}')
+    manager = rig.manager(scheduler__max_attempts=3)
+    plan = manager.try_out(spec(), [S1], Trace(5))
+    assert [len(one) for one in plan.alternates] == [2]
+    assert [len(one) for one in select(manager, spec())] == [3]
+    manager.stop()
+
+
+def test_a_scheduler_that_stopped_leaves_no_thread(rig):
+    before = set(threading.enumerate())
+    rig.host('gpu1')
+    manager = rig.manager()
+    select(manager, spec())
+    assert set(threading.enumerate()) > before
+    manager.stop()
+    assert set(threading.enumerate()) <= before
