@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from kilonova import errors
-from kilonova.pci.device import FAILED
+from kilonova.pci.device import FAILED, FAILED_TIMES
+from kilonova.states import PowerState
+from kilonova.virt.parts.host import MdevUnavailable
 from tests.unit.compute.cell import new_context
-from tests.unit.compute.cloud import GPUS
+from tests.unit.compute.cloud import GPUS, Cloud
 
 SERVER = 'a0000000-0000-4000-8000-000000000000'
 
@@ -62,3 +64,73 @@ def test_a_device_that_never_failed_does_not_keep_another_from_its_check(manager
     clock.now += manager.conf.devices.failed_rest
     manager.rest.look()
     assert failed(manager) == []
+
+
+def why(manager: Any, address: str) -> str:
+    found: str = manager.host.tracker.host_devices.entries[address].device.extra_info[FAILED]
+    return found
+
+
+def test_a_device_that_is_not_on_its_host_is_not_offered_again(cloud: Cloud, manager: Any, clock: Clock) -> None:
+    fail(manager, GPUS[0])
+    driver = cloud.drivers['gpu1']
+    driver.pci_devices = [one for one in driver.pci_devices if one['address'] != GPUS[0]]
+    clock.now += manager.conf.devices.failed_rest
+    manager.rest.look()
+    assert failed(manager) == GPUS[:1] and why(manager, GPUS[0]).startswith('its host no longer has it; failure 2')
+
+
+def test_a_device_that_the_hypervisor_can_not_use_is_not_offered_again(
+    cloud: Cloud, manager: Any, clock: Clock
+) -> None:
+    fail(manager, GPUS[0])
+    cloud.drivers['gpu1'].unusable[GPUS[0]] = 'no driver'
+    clock.now += manager.conf.devices.failed_rest
+    manager.rest.look()
+    assert failed(manager) == GPUS[:1] and why(manager, GPUS[0]).startswith('no driver; failure 2')
+
+
+@pytest.mark.parametrize(
+    ('error', 'text'),
+    [
+        (errors.DevicesFailed(addresses=GPUS[:1], reason='no reset'), 'no reset; failure 1'),
+        (errors.DevicesMissing(addresses=GPUS[0], uuid=SERVER), 'its host no longer has it; failure 1'),
+        (MdevUnavailable(uuid=GPUS[0], type='t', parent='p', reason='no room'), 'no room; failure 1'),
+    ],
+)
+def test_the_reason_of_a_failure_is_kept_whichever_error_names_the_device(
+    manager: Any, clock: Clock, error: Exception, text: str
+) -> None:
+    outer = errors.KilonovaError('the build failed')
+    outer.__cause__ = error
+    for _ in range(2):
+        manager.host.devices_failed(new_context(), SERVER, outer)
+    assert failed(manager) == GPUS[:1] and why(manager, GPUS[0]).startswith(text)
+
+
+def test_an_error_that_names_no_device_bars_none(manager: Any, clock: Clock) -> None:
+    manager.host.devices_failed(new_context(), SERVER, errors.KilonovaError('no room on the disk'))
+    fail(manager, '0000:ff:00.0')
+    assert failed(manager) == []
+
+
+def test_a_device_of_another_server_is_not_barred(cloud: Cloud, manager: Any, clock: Clock) -> None:
+    server = cloud.boot(manager)
+    (held,) = cloud.cell.held(server.uuid)
+    fail(manager, *GPUS)
+    assert failed(manager) == [address for address in GPUS if address != held]
+    fail(manager, held, uuid=server.uuid)
+    assert failed(manager) == GPUS
+
+
+@pytest.mark.parametrize('state', [PowerState.RUNNING, PowerState.SHUTDOWN])
+def test_failures_are_forgotten_once_a_guest_runs_with_the_device(
+    cloud: Cloud, manager: Any, clock: Clock, state: PowerState
+) -> None:
+    server = cloud.boot(manager)
+    (held,) = cloud.cell.held(server.uuid)
+    fail(manager, held, uuid=server.uuid)
+    cloud.drivers['gpu1'].domains[server.uuid].state = int(state)
+    manager.host.devices_used(new_context(), server.uuid)
+    info = manager.host.tracker.host_devices.entries[held].device.extra_info
+    assert (FAILED_TIMES in info, FAILED in info) == (state != PowerState.RUNNING,) * 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kilonova import errors, objects
-from kilonova.compute.ops import live_migration, move
+from kilonova.compute.ops import live_migration, move, resize, volumes
 from tests.unit.compute.cell import requests
 
 SERVER = 'a0000000-0000-4000-8000-000000000000'
@@ -109,3 +109,39 @@ def test_a_destination_with_other_devices_is_refused(here: list[objects.PciDevic
     """The guest goes on at the source."""
     with pytest.raises(errors.MigrationPreCheckError, match=why):
         live_migration._counterparts([gpu('0000:01:00.0')], here)
+
+
+@pytest.mark.parametrize(
+    ('dest', 'is_there', 'gone', 'arrived', 'here'),
+    [
+        ('gpu1', True, True, False, True),
+        ('gpu1', True, None, True, True),
+        ('gpu1', True, None, False, False),
+        ('gpu2', True, True, True, False),
+        ('gpu1', False, True, True, False),
+    ],
+)
+def test_a_guest_stays_at_the_destination_only_if_it_arrived_there_and_its_server_exists(
+    monkeypatch: pytest.MonkeyPatch, dest: str, is_there: bool, gone: bool | None, arrived: bool, here: bool
+) -> None:
+    """``gone``: whether the guest has left the source, None if that is not known."""
+    monkeypatch.setattr(live_migration.records, 'instance', lambda ctxt, uuid: object() if is_there else None)
+    live = SimpleNamespace(has_arrived=lambda instance: arrived)
+    host = SimpleNamespace(name='gpu1', driver=SimpleNamespace(live_migrations=live))
+    op: Any = SimpleNamespace(ctxt=None, host=host, instance=objects.Instance(uuid=SERVER))
+    migration: Any = SimpleNamespace(dest_compute=dest)
+    assert live_migration._is_here(op, migration, gone) is here
+
+
+def test_the_source_does_not_stop_a_guest_that_it_can_copy_nowhere() -> None:
+    order: Any = SimpleNamespace(migration=MOVE, disk=None)
+    op: Any = SimpleNamespace(host=None, instance=None, begin=lambda event: None)
+    with pytest.raises(errors.ResizeError, match='where to copy the disk to'):
+        resize.resize_instance(op, order)
+
+
+def test_a_volume_that_the_server_does_not_have_is_named() -> None:
+    op: Any = SimpleNamespace(instance=SimpleNamespace(uuid=SERVER, volumes=[SimpleNamespace(volume_id='v1')]))
+    assert volumes.volume_of(op, 'v1').volume_id == 'v1' and volumes.find_volume(op, 'v2') is None
+    with pytest.raises(errors.Invalid, match=f'Volume v2 is not among the volumes of server {SERVER}'):
+        volumes.volume_of(op, 'v2')

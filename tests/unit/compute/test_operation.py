@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kilonova import objects
+from kilonova import errors, objects
 from kilonova.compute.keys import RunningTask
 from kilonova.compute.operation import HostTask, StepCheck
 from tests.unit.compute.cell import new_context
@@ -72,3 +72,24 @@ def test_a_server_without_tags_costs_no_call(
     cloud.cell.object_calls.clear()
     task(manager, server, checks).save_tags(late)
     assert cloud.cell.object_calls == cloud.cell.saves == []
+
+
+def test_devices_are_read_again_if_another_writer_changed_them(
+    cloud: Cloud, manager: Any, server: objects.Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written, so the server still has them."""
+
+    def conflict(ctxt: Any, save: Any) -> None:
+        raise errors.ClaimConflict('other devices')
+
+    tracker, read = manager.host.tracker, list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(manager.host.upcalls, 'save', conflict)
+        with pytest.raises(errors.ClaimConflict):
+            task(manager, server).give_back()
+    assert len(tracker.devices(server.uuid)) == 1 and tracker.used.vcpus == 8
+    monkeypatch.setattr(tracker, 'reload', lambda ctxt: read.append(1))
+    for _ in range(2):
+        with tracker.writing(new_context()):
+            pass
+    assert read == [1]

@@ -68,3 +68,27 @@ def test_a_short_timeout_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.VirtualInterfaceCreateException):
         clock.run(2)
     assert clock.asked == [2]
+
+
+class Silent:
+    """Neutron, while it does not answer."""
+
+    def ports(self, device_id: str) -> list[Any]:
+        raise errors.Unanswered(who='Neutron', reason='away')
+
+
+@pytest.mark.parametrize(
+    ('client', 'why'),
+    [(None, r'no account is set in \[neutron\] on this host'), (Silent(), 'away')],
+)
+def test_a_guest_whose_ports_can_not_be_read_is_told_why(
+    monkeypatch: pytest.MonkeyPatch, client: Any, why: str
+) -> None:
+    """The network may be there, but nobody says so. Only the port that is not active yet is named."""
+    clock = Clock(monkeypatch)
+    made = HostPorts(client, 10)
+    made._waiting = clock  # type: ignore[assignment]
+    wait = made.plugged(SERVER, clock.check)
+    assert wait is not None
+    with pytest.raises(errors.VirtualInterfaceCreateException, match=f'port p1 not ACTIVE after 10 s: .*{why}'):
+        wait()
