@@ -72,3 +72,17 @@ def test_what_was_not_sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Unsent):
         select(site)
     assert cut == [1]
+
+
+@pytest.mark.parametrize(
+    ('client', 'option'),
+    [
+        ('networks', r'\[neutron\]'),
+        ('volumes', r'\[cinder\]'),
+        ('accelerators', r'\[cyborg\] or \[keystone_authtoken\]'),
+    ],
+)
+def test_a_service_without_an_account_is_named(site: Site, client: str, option: str) -> None:
+    """The operation waits: an operator sets the account and starts the conductor anew."""
+    with pytest.raises(Unanswered, match=f'no account is set in {option}'):
+        getattr(site.env, client)

@@ -662,3 +662,22 @@ def test_a_new_cell_is_looked_after(make, databases, tmp_path):
     ]
     runner.stop(5)
     until(lambda: threading.active_count() <= before)
+
+
+def test_a_database_that_does_not_answer_holds_up_no_operation_for_another_host(queued, databases, monkeypatch):
+    """What waits for a host that is down goes on, and finds out that it is down."""
+    (runner, jobs), (_, cell) = queued, databases
+    for host in ('gpu1', 'gpu2', 'gpu3'):
+        runner.slots.silent(host)
+        for number in range(2):
+            runner.slots.take(host, work_of(runner, cell, f'{host} {number}'))
+    assert sorted(runner.slots.parked()) == ['gpu1 1', 'gpu2 1', 'gpu3 1']
+
+    def is_down(db, host):
+        if host == 'gpu1':
+            raise ValueError('silent')
+        return host == 'gpu2'
+
+    monkeypatch.setattr(runner.env.liveness, 'is_down', is_down)
+    runner._free_of_lost_hosts()
+    assert sorted(runner.slots.parked()) == ['gpu1 1', 'gpu3 1'] and len(jobs.jobs) == 1

@@ -318,3 +318,14 @@ def test_a_fault_names_the_host_that_was_asked(site: Site, work: Any) -> None:
     assert work.fault() == {'code': 404, 'message': 'm', 'details': 'd', 'host': None}
     ask(work, 'gpu2')
     assert work.fault()['host'] == 'gpu2'
+
+
+def test_a_query_that_was_not_sent_says_nothing_of_the_host(
+    site: Site, work: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut: list[int] = []
+    monkeypatch.setattr(site.env.liveness, 'cut_off', lambda: cut.append(1))
+    site.answers['prepare_volumes'] = Unsent(who='gpu1', reason='x')
+    with pytest.raises(Unsent):
+        work.query_host('gpu1', Compute.prepare_volumes, instance=work.instance())
+    assert cut == [1]

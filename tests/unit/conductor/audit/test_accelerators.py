@@ -57,3 +57,33 @@ def test_a_server_without_its_requests_is_reported_whatever_servers_are_left_out
         {'busy'},
     )
     assert audit.disagreements() == ['accelerators: server wrong has a device profile and no bound accelerator request']
+
+
+def test_a_server_without_a_host_that_holds_requests_is_reported():
+    """It was shelved, and its devices are still not free."""
+    of = json.dumps({'cur': flavor(extra_specs={'accel:device_profile': 'fpga'}).obj_to_primitive()})
+    requests = [
+        AcceleratorRequest.from_body(
+            {
+                'uuid': f'of {name}',
+                'state': 'Bound',
+                'instance_uuid': name,
+                'attach_handle_type': 'TEST_PCI',
+                'attach_handle_info': {},
+                'device_profile_name': 'fpga',
+                'device_profile_group_id': 0,
+            }
+        )
+        for name in ('shelved', 'running')
+    ]
+    audit = AcceleratorAudit(SimpleNamespace(every=lambda: requests))
+    assert audit.read() is None
+    audit.compare(
+        {
+            name: {'uuid': name, 'flavor': of, 'host': host, 'vm_state': 'active'}
+            for name, host in (('shelved', None), ('running', 'gpu1'), ('empty', None))
+        },
+        {},
+        set(),
+    )
+    assert audit.disagreements() == ['accelerators: server shelved has no host and holds requests of shelved']

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kilonova.accel.client import AcceleratorRequestBindingFailed
+from kilonova.accel.client import AcceleratorRequestBindingFailed, AcceleratorRequestOpFailed
 from kilonova.conductor.flows import accelerators, releases
 from kilonova.conductor.row import ChosenHost
 from kilonova.rpc.compute import Compute
@@ -82,3 +82,11 @@ def test_requests_are_kept_until_their_host_can_run_no_guest(site: Site, work: A
     site.silence('gpu2', forced=True)
     site.go(release.uuid)
     assert cyborg.requests == {} and release.uuid not in {row.uuid for row in site.rows()}
+
+
+@pytest.mark.parametrize(('port', 'of'), [('', 'of the flavor'), ('p1', 'of port p1')])
+def test_a_device_profile_that_got_more_groups_meanwhile_is_refused(port: str, of: str) -> None:
+    """Placement allocated nothing for the new group."""
+    host = ChosenHost('gpu2', 'node2')
+    with pytest.raises(AcceleratorRequestOpFailed, match=f'nothing for group 1 of the device profile {of}'):
+        accelerators._provider(host, 1, port)

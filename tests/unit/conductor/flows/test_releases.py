@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kilonova.clients.volume import SnapshotNotFound, VolumeInvalid
 from kilonova.conductor.flows import releases
 from kilonova.conductor.work import HostNotFenced
 from kilonova.db import engine
@@ -22,7 +23,7 @@ from kilonova.db.arguments.releases import (
 )
 from kilonova.db.queries import aggregates, operations
 from kilonova.db.queries import cells as cell_queries
-from kilonova.errors import Cancelled, Invalid, KeyGone, LeaseLost, Unanswered
+from kilonova.errors import Cancelled, Forbidden, Invalid, KeyGone, LeaseLost, Unanswered
 from kilonova.rpc.compute import Compute
 from kilonova.rpc.interface import VersionCapError
 from tests.unit.conductor.site import IMAGE, SERVER, Site, steps, uuid
@@ -286,3 +287,36 @@ def test_an_aggregate_is_mirrored(site: Site, work: Any, there: bool) -> None:
 def test_steps() -> None:
     assert steps('release') == 'release'
     assert steps('mirror') == 'update_aggregate'
+
+
+# --- snapshots of volumes --------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ('error', 'found'),
+    [
+        (None, None),
+        (SnapshotNotFound(snapshot_id='s'), 's'),
+        (VolumeInvalid(detail='not allowed'), 'not allowed'),
+        (Unanswered(who='Cinder', reason='away'), Unanswered),
+        (Forbidden('no rights'), Unanswered),
+    ],
+)
+def test_a_status_that_the_volume_service_refuses_is_given_up_unless_that_is_the_fault_of_the_account(
+    error: Exception | None, found: Any
+) -> None:
+    """An operator gives the account its rights, and the status is sent again."""
+    told: list[tuple[Any, ...]] = []
+
+    def tell(*args: Any) -> None:
+        told.append(args)
+        if error is not None:
+            raise error
+
+    work: Any = SimpleNamespace(
+        before_sending=lambda: None,
+        instance_uuid=SERVER,
+        env=SimpleNamespace(volumes=SimpleNamespace(tell_snapshot=tell)),
+    )
+    with pytest.raises(found) if found is Unanswered else contextlib.nullcontext():
+        text = releases.tell_snapshot(work, 's', 'creating', '90%')
+        assert text is None if found is None else found in (text or '')
+    assert told == [('s', 'creating', '90%')]

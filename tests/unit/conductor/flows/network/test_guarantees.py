@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kilonova.conductor.flows.network import guarantees
 from kilonova.errors import PlacementConflict
+from kilonova.objects.port_resources import PortResources
 from tests.fixtures.neutron import EGRESS, FakeNeutron
 from tests.unit.conductor.site import SERVER, Site
 
@@ -71,3 +74,35 @@ def test_a_bandwidth_that_the_host_does_not_have_is_refused_at_once(site: Site, 
     with pytest.raises(PlacementConflict):
         settle(site, bridge, 1001, lambda: checks.append(1))
     assert checks == [1] and held(site, bridge) == 0
+
+
+def test_a_server_without_an_allocation_gets_none(site: Site, neutron: FakeNeutron, bridge: str) -> None:
+    """It was deleted, or shelved and offloaded."""
+    site.placement.client.delete_allocations(SERVER)
+    assert not settle(site, bridge, 600, lambda: 1 / 0)
+    assert SERVER not in site.placement.allocations()
+
+
+def test_a_provider_that_is_full_meanwhile_is_passed_over(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    full: list[str] = ['rp1', 'rp2']
+    tried: list[Any] = []
+
+    def settle(*args: Any, more: Any = None, **kwargs: Any) -> bool:
+        tried.append(more)
+        if more is not None and next(iter(more)) in full:
+            raise PlacementConflict('full')
+        return True
+
+    site.put('active')
+    site.accept('attach_interface')
+    work = site.work()
+    offers = {'allocation_requests': [{'mappings': {'g': [name]}} for name in ('rp1', 'rp2', 'rp3')]}
+    monkeypatch.setattr(guarantees, 'settle', settle)
+    monkeypatch.setattr(site.env, '_placement', None, raising=False)
+    monkeypatch.setattr(site.env, 'placement', SimpleNamespace(allocation_candidates=lambda query: offers))
+    wanted = PortResources({'g': {EGRESS: 5}}, {'g': ()})
+    assert guarantees.add(work, 'p', wanted, None) == {'g': ['rp3']}
+    assert tried == [None, *({name: {EGRESS: 5}} for name in ('rp1', 'rp2', 'rp3'))]
+    full.append('rp3')
+    with pytest.raises(guarantees.NoRoomForPort, match='gpu1'):
+        guarantees.add(work, 'p', wanted, None)

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from kilonova.conductor.flows.network import network_changed
+from kilonova.conductor.work import RetryLater
+from kilonova.db.queries import info_caches, operations
 from tests.fixtures.neutron import FakeNeutron
-from tests.unit.conductor.site import Site
+from tests.fixtures.servers import set_state
+from tests.unit.conductor.site import SERVER, Site
 
 
 def names(neutron: FakeNeutron) -> list[str]:
@@ -60,3 +64,62 @@ def test_a_port_that_is_changed_meanwhile_gets_its_name_in_the_next_try(
     assert names(neutron)[0] == ''
     rename()
     assert names(neutron) == ['web', 'web', 'web'] and site.kept() is None
+
+
+# --- ports that were deleted, with a device --------------------------------------------------------------------------
+@pytest.fixture
+def detach(
+    site: Site, neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Start the detach of a port that was deleted and whose device the server still holds."""
+    work = begin('network_changed')
+    site.update(slot=f'beside {work.uuid}')
+    del neutron.ports[ports[0]]
+    monkeypatch.setattr(network_changed, '_held', lambda work: [ports[0]])
+    return lambda: network_changed._detach(work, ports[0])
+
+
+def test_the_detach_of_a_deleted_port_is_started(site: Site, ports: list[str], detach: Callable[[], None]) -> None:
+    detach()
+    (row,) = [row for row in site.rows() if row.kind == 'detach_interface']
+    assert row.args['port_id'] == row.args['vif']['id'] == ports[0] and site.woken == [([row.uuid], False)]
+
+
+@pytest.mark.parametrize('why', ['its ports were changed meanwhile', 'another operation works on it'])
+def test_the_detach_of_a_deleted_port_waits_while_the_server_changes(
+    site: Site, detach: Callable[[], None], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    accept = operations.accept
+
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        with site.cell.write() as conn:
+            if why == 'another operation works on it':
+                set_state(conn, SERVER, vm_state='active', task_state='rebooting')
+            else:
+                info_caches.write(conn, SERVER, [])
+        return accept(*args, **kwargs)
+
+    monkeypatch.setattr(network_changed.operations, 'accept', changed)
+    with pytest.raises(RetryLater, match=why):
+        detach()
+    assert [row.kind for row in site.rows()] == ['network_changed'] and site.woken == []
+
+
+@pytest.mark.parametrize('reason', ['attached again', 'not held any more', 'being built'])
+def test_nothing_is_detached_if_that_is_not_needed_any_more(
+    site: Site,
+    neutron: FakeNeutron,
+    ports: list[str],
+    detach: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+) -> None:
+    if reason == 'attached again':
+        neutron.ports[ports[0]] = {**neutron.ports[ports[1]], 'id': ports[0]}
+    elif reason == 'not held any more':
+        monkeypatch.setattr(network_changed, '_held', lambda work: [])
+    else:
+        with site.cell.write() as conn:
+            set_state(conn, SERVER, vm_state='building', task_state='spawning')
+    detach()
+    assert [row.kind for row in site.rows()] == ['network_changed']

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kilonova.clients.neutron.refusals import PortInUse
+from kilonova.clients.neutron.refusals import PortChanged, PortInUse, PortNotFound
 from kilonova.conductor.flows.network import ports as flow_ports
 from kilonova.conductor.flows.network.ports import PortBindingFailed
 from kilonova.conductor.flows.network.requested_ports import RequestedPort
-from kilonova.errors import BuildAbort, KeyGone
+from kilonova.conductor.row import ChosenHost
+from kilonova.errors import BuildAbort, KeyGone, Unanswered
 from tests.fixtures.neutron import FakeNeutron
 from tests.unit.conductor.site import SERVER, Site
 
@@ -95,3 +97,62 @@ def test_a_conductor_without_an_account_for_neutron_binds_no_device(
     key = f'{site.operation}/0.allocate_port_resources/1'
     with pytest.raises(BuildAbort, match=r'no account in \[neutron\]'):
         flow_ports.bind_devices(None, site.cell, key, SERVER, 'gpu1', {})
+
+
+def test_a_device_whose_server_others_change_all_the_time_is_bound_in_the_next_try(
+    site: Site, neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin('attach_interface')
+    tries: list[int] = []
+    monkeypatch.setattr(flow_ports.info_caches, 'replace', lambda *args: tries.append(1))
+    with pytest.raises(Unanswered, match='were changed meanwhile'):
+        bind_devices(site, ports[0])
+    assert len(tries) == flow_ports.TRIES
+
+
+# --- a port that was changed since the request -----------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ('wish', 'error'),
+    [
+        ({'port_id': 'gone'}, PortNotFound),
+        ({'device': 'request'}, PortChanged),
+    ],
+)
+def test_a_port_that_was_deleted_or_changed_since_the_request_is_not_attached(
+    neutron: FakeNeutron, begin: Callable[..., Any], wish: dict[str, str], error: type[Exception]
+) -> None:
+    """It is of no kind that needs a device."""
+    work = begin('attach_interface')
+    (network,) = neutron.networks
+    given = neutron.add_port(network, 'demo')
+    with pytest.raises(error):
+        flow_ports.bind_one(work, RequestedPort(network, **{'port_id': given, **wish}))
+    assert neutron.ports[given]['device_id'] == ''
+
+
+@pytest.mark.parametrize(
+    ('wish', 'error'),
+    [
+        ({'port_id': 'gone'}, PortNotFound),
+        ({'device': 'request'}, PortChanged),
+        ({'profile': 'fpga'}, PortChanged),
+    ],
+)
+def test_a_port_that_was_deleted_or_changed_since_the_request_ends_the_build(
+    neutron: FakeNeutron,
+    begin: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    wish: dict[str, str],
+    error: type[Exception],
+) -> None:
+    work = begin('attach_interface')
+    (network,) = neutron.networks
+    given = neutron.add_port(network, 'demo')
+    wanted = RequestedPort(network, **{'port_id': given, **wish})
+    monkeypatch.setattr(flow_ports.requested_ports, 'wishes', lambda spec: [wanted])
+    monkeypatch.setattr(flow_ports.requested_ports, 'groups', lambda spec: {})
+    monkeypatch.setattr(work, 'arguments', lambda kind: SimpleNamespace(request_spec=None))
+    work.outputs = SimpleNamespace(accelerated={})
+    with pytest.raises(error):
+        flow_ports.bind_wanted(work, ChosenHost('gpu1', 'node1'), is_first=True)
+    assert neutron.ports[given]['device_id'] == ''

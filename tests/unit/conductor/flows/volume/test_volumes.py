@@ -13,12 +13,14 @@ from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import HostDown
 from kilonova.db.queries import instances
 from kilonova.db.queries import volumes as rows
+from kilonova.errors import Cancelled, Invalid, Unanswered
 from kilonova.objects.volume import AttachedVolume
 from tests.fixtures.cinder import FakeCinder
 from tests.unit.conductor.site import SERVER, Site
 from tests.unit.scheduler.builders import flavor
 
 ROOT, DATA = '/dev/vda', '/dev/vdb'
+MINE, LATE = 'a0000000-0000-4000-8000-000000000000', 'b0000000-0000-4000-8000-000000000000'
 
 
 @pytest.fixture
@@ -168,3 +170,29 @@ def test_the_root_volume_of_an_undone_rebuild_goes_back_to_the_host_unless_the_s
             assert instances.transition(conn, SERVER, 'delete.start')
     rebuild.undo_reserve_root_volume(work)
     assert where(work) == {ROOT: None if is_deleted else 'gpu1', DATA: 'gpu1'}
+
+
+# --- others that change the same volume ------------------------------------------------------------------------------
+def test_a_row_that_another_operation_changed_is_not_overwritten(site: Site, cinder: FakeCinder) -> None:
+    work = put(site, cinder)
+    root = of(work)[0]
+    volumes._put(work, root, {'attachment_id': MINE})
+    with pytest.raises(Unanswered, match='were changed meanwhile'):
+        volumes._put(work, root, {'attachment_id': LATE})
+    assert of(work)[0].attachment_id == MINE
+
+
+@pytest.mark.parametrize(
+    ('error', 'ends'),
+    [
+        (Cancelled('c'), True),
+        (VolumeInvalid(detail='d'), True),
+        (Invalid('the host refuses'), True),
+        (Unanswered(who='host', reason='away'), False),
+        (ValueError('a bug'), False),
+    ],
+)
+def test_a_new_size_is_told_until_the_host_answers(error: Exception, ends: bool) -> None:
+    """The guest sees it at its next start otherwise."""
+    nothing: Any = None
+    assert volumes.VolumeExtended().may_end(nothing, error) is ends
