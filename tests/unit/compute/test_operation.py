@@ -71,7 +71,7 @@ def test_a_server_without_tags_costs_no_call(
 ) -> None:
     cloud.cell.object_calls.clear()
     task(manager, server, checks).save_tags(late)
-    assert cloud.cell.object_calls == cloud.cell.saves == []
+    assert cloud.cell.object_calls == [] and cloud.cell.saves == []
 
 
 def test_devices_are_read_again_if_another_writer_changed_them(

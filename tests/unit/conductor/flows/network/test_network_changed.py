@@ -99,7 +99,7 @@ def test_the_detach_of_a_deleted_port_waits_while_the_server_changes(
                 info_caches.write(conn, SERVER, [])
         return accept(*args, **kwargs)
 
-    monkeypatch.setattr(network_changed.operations, 'accept', changed)
+    monkeypatch.setattr(operations, 'accept', changed)
     with pytest.raises(RetryLater, match=why):
         detach()
     assert [row.kind for row in site.rows()] == ['network_changed'] and site.woken == []

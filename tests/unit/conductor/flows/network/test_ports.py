@@ -11,9 +11,11 @@ import pytest
 
 from kilonova.clients.neutron.refusals import PortChanged, PortInUse, PortNotFound
 from kilonova.conductor.flows.network import ports as flow_ports
+from kilonova.conductor.flows.network import requested_ports
 from kilonova.conductor.flows.network.ports import PortBindingFailed
 from kilonova.conductor.flows.network.requested_ports import RequestedPort
 from kilonova.conductor.row import ChosenHost
+from kilonova.db.queries import info_caches
 from kilonova.errors import BuildAbort, KeyGone, Unanswered
 from tests.fixtures.neutron import FakeNeutron
 from tests.unit.conductor.site import SERVER, Site
@@ -39,7 +41,7 @@ def test_a_port_that_no_agent_binds_is_refused_unless_its_host_may_be_away(
     neutron: FakeNeutron,
     ports: list[str],
     begin: Callable[..., Any],
-    is_tolerated: dict[str, bool],
+    is_tolerated: dict[str, Any],
     refused: bool,
 ) -> None:
     work = begin('attach_interface')
@@ -104,7 +106,7 @@ def test_a_device_whose_server_others_change_all_the_time_is_bound_in_the_next_t
 ) -> None:
     begin('attach_interface')
     tries: list[int] = []
-    monkeypatch.setattr(flow_ports.info_caches, 'replace', lambda *args: tries.append(1))
+    monkeypatch.setattr(info_caches, 'replace', lambda *args: tries.append(1))
     with pytest.raises(Unanswered, match='were changed meanwhile'):
         bind_devices(site, ports[0])
     assert len(tries) == flow_ports.TRIES
@@ -149,8 +151,8 @@ def test_a_port_that_was_deleted_or_changed_since_the_request_ends_the_build(
     (network,) = neutron.networks
     given = neutron.add_port(network, 'demo')
     wanted = RequestedPort(network, **{'port_id': given, **wish})
-    monkeypatch.setattr(flow_ports.requested_ports, 'wishes', lambda spec: [wanted])
-    monkeypatch.setattr(flow_ports.requested_ports, 'groups', lambda spec: {})
+    monkeypatch.setattr(requested_ports, 'wishes', lambda spec: [wanted])
+    monkeypatch.setattr(requested_ports, 'groups', lambda spec: {})
     monkeypatch.setattr(work, 'arguments', lambda kind: SimpleNamespace(request_spec=None))
     work.outputs = SimpleNamespace(accelerated={})
     with pytest.raises(error):
