@@ -79,7 +79,8 @@ class ImageClient(session.RestClient):
             answer = response.json()
             found += answer['images']
             # The image service may return fewer records than ``limit``, so the next page is requested.
-            path = answer.get('next')
+            # A page without records is the end: otherwise a link to the same page would be followed for ever.
+            path = answer.get('next') if answer['images'] else None
         return found[:limit]
 
     def update(self, image_id: str, changes: Sequence[Mapping[str, Any]], ctxt: RequestContext | None = None) -> None:

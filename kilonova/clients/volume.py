@@ -279,12 +279,17 @@ class _Attachments(_Requests):
         return self._attachments([('instance_id', server_id)])
 
     def attachments_of_servers(self) -> list[Attachment]:
-        """Return the attachments of all servers of all projects."""
-        found: list[Attachment] = []
+        """Return the attachments of all servers of all projects.
+
+        Raises Unanswered if the service repeats a page instead of going on behind it.
+        """
+        found: dict[str, Attachment] = {}
         # Read pages until one is empty, because Cinder does not say whether a list is complete.
-        while page := self._attachments([('marker', found[-1].id)] if found else []):
-            found += page
-        return [attachment for attachment in found if attachment.server_id]
+        while page := self._attachments([('marker', next(reversed(found)))] if found else []):
+            if all(attachment.id in found for attachment in page):
+                raise errors.Unanswered(who=WHO, reason='its list of attachments does not go on behind the marker')
+            found |= {attachment.id: attachment for attachment in page}
+        return [attachment for attachment in found.values() if attachment.server_id]
 
     def attachment(self, attachment_id: str) -> Attachment:
         """Return an attachment. Raises AttachmentNotFound if no such attachment exists."""

@@ -84,7 +84,11 @@ class NeutronRequests(RestClient):
     ) -> Iterator[Mapping[str, Any]]:
         name, path = collection.replace('-', '_'), f'/{collection}'
         asked: str | None = encode(query)
+        before: set[str] = set()
         while asked is not None:
+            if asked in before:
+                raise errors.Unanswered(who=WHO, reason=f'its list of {collection} leads back to a page that was read')
+            before.add(asked)
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
             # Neutron returns links to further pages only if it limits the size of pages.

@@ -41,6 +41,8 @@ class Service(requests.adapters.BaseAdapter):
         query = parse_qs(urlsplit(request.path_url).query)
         if query.get('name') == ['bad']:
             return 400, b'<html><title>400</title><body>Bad filter</body></html>'
+        if query.get('name') == ['endless']:
+            return 200, {'images': [], 'next': '/v2/images?name=endless'}
         start = int(query.get('marker', ['0'])[0])
         page = [{'id': str(number)} for number in range(start + 1, min(start + 2, 5) + 1)]
         more = {'next': f'/v2/images?marker={page[-1]["id"]}'} if start + 2 < 5 else {}
@@ -104,3 +106,7 @@ def test_refused_changes(service, client, user, code, error):
     service.refuse = code
     with pytest.raises(error):
         client.update('i', [{'op': 'remove', 'path': '/a'}], user)
+
+
+def test_an_empty_page_is_the_end(client):
+    assert client.find({'name': 'endless'}, 10) == []

@@ -11,6 +11,7 @@ import pytest
 
 from kilonova import errors
 from kilonova.clients.network import NetworkClient
+from kilonova.clients.neutron import request
 from kilonova.clients.neutron.floating_ips import FloatingIp
 from kilonova.clients.neutron.ports import FixedIp, Port, PortQuota, name_in_dns
 from kilonova.clients.neutron.refusals import (
@@ -246,6 +247,13 @@ def test_answers_in_pages(neutron, private):
     ports = [create(neutron, private) for _ in range(3)]
     neutron.page = 2
     assert neutron.client.ports(device_id=SERVER) == ports
+
+
+def test_a_list_that_leads_back_ends(neutron, private, monkeypatch):
+    answer = {'ports': [], 'ports_links': [{'rel': 'next', 'href': 'http://neutron/v2.0/ports?marker=1'}]}
+    monkeypatch.setattr(request, 'body_of', lambda response, ctxt: answer)
+    with pytest.raises(errors.Unanswered, match='leads back to a page that was read'):
+        neutron.client.ports(device_id=SERVER)
 
 
 def test_floating_ips(neutron, private):

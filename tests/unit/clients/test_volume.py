@@ -262,6 +262,16 @@ def test_attachments_of_all_servers_in_pages(cinder):
     assert sum(method == 'GET' for method, _path in cinder.asked) == 4
 
 
+def test_a_list_of_attachments_that_does_not_go_on_ends(cinder, monkeypatch):
+    """A proxy may drop the marker from the query."""
+    attached(cinder, cinder.add_volume(PROJECT))
+    whole = cinder.client.attachments_of_servers
+    ask = type(cinder.client)._attachments
+    monkeypatch.setattr(type(cinder.client), '_attachments', lambda self, query: ask(self, []))
+    with pytest.raises(errors.Unanswered, match='does not go on behind the marker'):
+        whole()
+
+
 def test_deleting_a_volume_may_be_repeated(cinder, volume):
     cinder.slow = True
     for _ in range(2):
