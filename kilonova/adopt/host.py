@@ -36,8 +36,9 @@ IDENTITY = 'compute_id'
 USERS = 'compute_nodes'
 # The most bytes of a file that is read.
 MOST_BYTES = 1 << 20
-_UUID = r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}'
-_DIRECTORY = re.compile(rf'({_UUID})({KEPT})?')
+_UUID = re.compile(r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}')
+# The file with which a compute of Nova leaves the rescue system.
+_RESCUED = 'unrescue' + '.xml'
 _NOVA = '{http://openstack.org/xmlns/libvirt/nova/1.1}instance'
 # Elements of a domain that Kilonova does not write, and what they are.
 REFUSED: Mapping[str, str] = {
@@ -125,7 +126,7 @@ def _plan_identity(found: Plan) -> None:
         )
         return
     theirs, ours = _first_line(path), _first_line(own) if own.is_file() else None
-    if not re.fullmatch(_UUID, theirs):
+    if not _UUID.fullmatch(theirs):
         found.problems.append(f'{path} has no uuid')
     elif ours is None:
         found.identity = theirs
@@ -175,7 +176,7 @@ def _plan_directory(found: Plan, directory: Path, uuid: str, suffix: str, guests
 
 
 def _plan_owner(found: Plan, directory: Path, uuid: str, guests: Mapping[str, str]) -> None:
-    if (directory / 'unrescue.xml').exists() and not (directory / NOTE).exists():
+    if (directory / _RESCUED).exists() and not (directory / NOTE).exists():
         found.notes.append(
             f'server {uuid} runs its rescue system: after a boot of the host its own disk starts. Unrescue it first'
         )
@@ -268,9 +269,9 @@ def _directories(instances: Path) -> Iterator[tuple[Path, str, str]]:
     except OSError as error:
         raise HostUnusable(path=instances, reason=error.strerror or str(error)) from None
     for entry in entries:
-        found = _DIRECTORY.fullmatch(entry.name)
-        if found is not None and entry.is_dir():
-            yield entry, found[1], found[2] or ''
+        uuid = entry.name.removesuffix(KEPT)
+        if _UUID.fullmatch(uuid) and entry.is_dir():
+            yield entry, uuid, entry.name.removeprefix(uuid)
 
 
 def _other_users(place: HostFiles) -> Sequence[str]:

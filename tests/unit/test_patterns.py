@@ -30,6 +30,8 @@ MADE = {
     ('objects/fields.py', 'self.PATTERN'): 'fixed',
     ('objects/image_meta.py', "f'{name}\\\\.([0-9]{{1,9}})'"): 'a word and a number',
     ('virt/hardware/constraints.py', "f'hw:{name}\\\\.(\\\\d{{1,9}})'"): 'a word and a number',
+    ('adopt/verify.py', 'known.path'): 'those of EXPECTED, fixed',
+    ('adopt/verify.py', 'known.member'): 'those of EXPECTED, fixed',
     ('pci/address.py', "fields.get(name, '.*')"): "the operator's own, for texts of eight characters at most",
 }
 # Weak by the letter, and why they aren't.
