@@ -48,10 +48,11 @@ class NovaCell:
 
 @dataclass(frozen=True)
 class NovaCloud:
-    """The API database of a Nova, and its cells sorted by id."""
+    """The API database of a Nova, its cells sorted by id, and the seconds between two reports of its services."""
 
     api: NovaDatabase
     cells: Sequence[NovaCell]
+    report_interval: int
 
 
 @contextlib.contextmanager
@@ -63,11 +64,12 @@ def opened(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts]) -> Iterat
     """
     with config.parsed(paths, blank) as conf:
         api_url, main_url = conf.api_database.connection, conf.database.connection
+        interval = conf.report_interval
     if not api_url:
         raise NoNova(reason=f'[api_database]connection is set in none of the files {", ".join(map(str, paths))}')
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(NovaDatabase(api_url, 'api', 'api'))
-        yield NovaCloud(api, [stack.enter_context(_of_cell(cell)) for cell in _cells(api, main_url)])
+        yield NovaCloud(api, [stack.enter_context(_of_cell(cell)) for cell in _cells(api, main_url)], interval)
 
 
 @contextlib.contextmanager

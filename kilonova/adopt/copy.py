@@ -92,6 +92,9 @@ OBJECTS: Mapping[str, Sequence[str]] = {
 # The counters of a volume's usage: each since the last start of the guest (curr_…), and before that (tot_…).
 COUNTERS = ('reads', 'read_bytes', 'writes', 'write_bytes')
 
+# Seconds by which a report may be late.
+LATE = 2
+
 Copied = dict[tuple[str, str], Counts]
 
 
@@ -163,6 +166,21 @@ def _line(database: str, table: str, counts: Counts) -> str:
 
 
 # --- before the copy
+def running(nova: NovaCloud) -> list[str]:
+    """Return a text for each conductor and scheduler of Nova that has reported so lately that it must be running.
+
+    A daemon that was stopped is among them until it has missed a report.
+    """
+    seconds, found = nova.report_interval + LATE, []
+    for cell in nova.cells:
+        with cell.database.read() as connection:
+            found += [
+                f'{one["binary"]} on {one["host"]} reported {max(one["age"], 0):.0f} seconds ago'
+                for one in questions.reporting(cell.database, connection, seconds)
+            ]
+    return found
+
+
 def _targets(nova: NovaCloud, databases: Databases, cells: CellDatabases) -> dict[str, Database]:
     """Return {name of a cell of Nova: database of Kilonova's cell}. Raises NotReady."""
     _check_schema(databases.api(), 'api')

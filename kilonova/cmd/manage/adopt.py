@@ -89,7 +89,8 @@ def copy(cloud: Cloud, args: argparse.Namespace) -> int:
     """Copy the rows of a running Nova into Kilonova's databases, or what has changed since the last copy.
 
     Nova's databases are only read. Nothing is copied if something stands in the way of reading them, or with --last if
-    anything stands in the way (see adopt check). Exit code 1: nothing was copied, or a row could not be.
+    anything stands in the way (see adopt check), or a conductor or scheduler of Nova still reports. Exit code 1:
+    nothing was copied, or a row could not be.
     """
     from kilonova import errors
     from kilonova.adopt import check as adopt_check
@@ -104,8 +105,10 @@ def copy(cloud: Cloud, args: argparse.Namespace) -> int:
             left = adopt_check.run(nova, args.most).obstacles.left(args.accept)
             later = [] if args.last else [one for one in left if one.kind not in UNREADABLE]
             now = [one for one in left if one not in later]
-            if now:
+            running = adopt.running(nova) if args.last else []
+            if now or running:
                 _print_obstacles(now, 'In the way:')
+                _section('Still running (stop it, and wait for some seconds):', running)
                 print('\nNothing was copied.')
                 return 1
             copied = adopt.run(nova, cloud.databases, cloud.cells, print)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 
 import sqlalchemy as sa
 
+from kilonova.db.clock import db_age
 from kilonova.db.engine import Connection
 from kilonova.db.migration import METADATA
 from kilonova.db.nova.source import NovaDatabase
@@ -18,6 +19,7 @@ from kilonova.states import VmState
 # States of a migration that has ended.
 ENDED = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
 COMPUTE = 'nova-compute'
+CONTROLLERS = ('nova-conductor', 'nova-scheduler')
 
 
 def servers_by_state(cell: NovaDatabase, connection: Connection) -> dict[str, int]:
@@ -33,6 +35,16 @@ def live(database: NovaDatabase, connection: Connection, table: str) -> int:
     if not database.has(table, 'deleted'):
         return database.count(connection, table)
     return database.count(connection, table, database.table(table).c.deleted == 0)
+
+
+def reporting(cell: NovaDatabase, connection: Connection, seconds: float) -> list[Row]:
+    """Return binary, host and age of the controllers that reported within these seconds, sorted."""
+    table = cell.table('services')
+    age = db_age(table.c.last_seen_up)
+    query = sa.select(table.c.binary, table.c.host, age.label('age')).where(
+        table.c.deleted == 0, table.c.binary.in_(CONTROLLERS), age < seconds
+    )
+    return [dict(row) for row in connection.execute(query.order_by(table.c.binary, table.c.host)).mappings()]
 
 
 def computes(cell: NovaDatabase, connection: Connection) -> list[Row]:

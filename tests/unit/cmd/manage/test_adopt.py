@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 
 import pytest
@@ -179,9 +180,13 @@ def copy(tmp_path, capsys, empty_databases) -> Callable[..., tuple[int, str]]:
     assert manage.main([*ours, 'cell_v2', 'create_cell', '--name', 'cell1']) == 0
     capsys.readouterr()
 
-    def copy(*more: str, **server: object) -> tuple[int, str]:
+    def copy(*more: str, conductor: float | None = None, **server: object) -> tuple[int, str]:
         if server:
             nova.server(**server)
+        if conductor is not None:
+            seen = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=conductor)
+            values = {'host': 'ctl', 'binary': 'nova-conductor', 'topic': 'conductor', 'version': 74}
+            nova.add('cell1', 'services', uuid='c', last_seen_up=seen.strftime('%Y-%m-%d %H:%M:%S.%f'), **values)
         code = manage.main([*ours, 'adopt', 'copy', str(nova.conf), *more])
         return code, capsys.readouterr().out
 
@@ -213,6 +218,17 @@ def test_the_last_copy_takes_what_is_accepted(copy):
     assert copy('--last', vm_state='rescued')[0] == 1
     code, printed = copy('--last', '--accept', 'rescued')
     assert code == 0 and 'In the way' not in printed
+
+
+def test_a_conductor_that_still_reports_stops_the_last_copy(copy):
+    code, printed = copy('--last', conductor=3)
+    assert code == 1 and '- nova-conductor on ctl reported 3 seconds ago\n' in printed
+    assert printed.endswith('\nNothing was copied.\n')
+    assert copy()[0] == 0
+
+
+def test_a_conductor_that_missed_a_report_has_stopped(copy):
+    assert copy('--last', conductor=13)[0] == 0
 
 
 def test_an_object_that_cannot_be_read_stops_every_copy(copy):
