@@ -361,9 +361,11 @@ def _connection(row: Mapping[str, Any], host: str | None) -> dict[str, Any]:
 
 
 def _usages(side: _CopySide) -> list[Row]:
-    """Return one row for each volume and server that exists, with the sums of all rows that Nova has of them.
+    """Return one row with usage counters for each volume of each existing server.
 
-    Nova makes a new row when a volume is attached again. The newest one counts since the last start of the guest.
+    Nova adds a new row each time a volume is attached to the same server again. This function returns only the newest
+    of these rows. The ``curr_`` counters of this row count since the last start of the guest. Its ``tot_`` counters
+    also contain all counts of the older rows.
     """
     found: dict[tuple[str, str], Row] = {}
     columns = questions.common_columns(side.source, 'volume_usage_cache')

@@ -2,8 +2,9 @@
 
     objects.convert(json.loads(text))        # the same with versions and fields of Kilonova; raises NotConvertible
 
-Objects of the same or of an older version are taken as they are. Newer ones are rewritten if ``NEWER`` has them. A
-field that Kilonova does not know must be empty; otherwise it is named in an error, because its meaning would be lost.
+Objects of Kilonova's version or of an older version keep their version. An object of a newer version is converted only
+if ``NEWER`` has this version. A field that Kilonova does not know must be empty. If it is not empty, an error names the
+field, because the meaning of the field would be lost.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from kilonova.objects.base import KilonovaObject
 NAME, NAMESPACE, VERSION, DATA, CHANGES = (
     f'nova_object.{key}' for key in ('name', 'namespace', 'version', 'data', 'changes')
 )
-# How deep objects may be nested: more than any of Nova's.
+# The maximum number of levels of nested objects. Objects that Nova writes have fewer levels.
 DEEPEST = 40
-# Objects whose version is newer than Kilonova's, and which are its version but for fields that are checked: by name,
-# the newest minor number that is known.
+# NEWER is a dict from object name to the newest minor version of Nova's object that Kilonova can convert.
+# These versions of Nova are newer than Kilonova's version of the object. They differ only by added fields.
+# An added field of these versions must be empty. ``_fields`` checks this.
 NEWER: Mapping[str, int] = {'ImageMetaProps': 44}
-# Since this version, a NUMA cell of a guest has its dedicated CPUs in ``pcpuset``, before that in ``cpuset``.
+# Since version PCPUSET_SINCE, a NUMA cell of a guest has its dedicated CPUs in ``pcpuset``.
+# Before version PCPUSET_SINCE, a NUMA cell had its dedicated CPUs in ``cpuset``.
 PCPUSET_SINCE = (1, 5)
 
 
@@ -100,7 +103,7 @@ def _numbers(version: object, where: str) -> tuple[int, int]:
 
 
 def _numa_cell(data: dict[str, Any], version: tuple[int, int]) -> tuple[int, int]:
-    """Put the dedicated CPUs of an old NUMA cell of a guest where they have been since version 1.5."""
+    """Move the dedicated CPUs of an old NUMA cell of a guest to ``pcpuset``, the field for them since version 1.5."""
     if version >= PCPUSET_SINCE or 'pcpuset' in data:
         return version
     dedicated = data.get('cpu_policy') == 'dedicated'

@@ -465,9 +465,9 @@ class PlacementClient:
             self._classes.add(name)
 
     def ensure_traits(self, names: Iterable[str]) -> set[str]:
-        """Create the CUSTOM_ traits in ``names`` that do not exist yet. Return the part of ``names`` that exists then.
+        """Create those CUSTOM_ traits in ``names`` that do not exist yet. Return the traits that Placement now has.
 
-        Standard traits that this Placement does not know are left out.
+        The result is a subset of ``names``. Standard traits that this Placement does not know are left out.
         """
         wanted = set(names)
         unknown = sorted(wanted - self._traits.keys())

@@ -67,10 +67,11 @@ class Vendordata:
             return {}
 
     def all(self, about: Mapping[str, Any]) -> dict[str, Json]:
-        """Return a dict with the content of the file under 'static', and each service's reply under the service's name.
+        """Return the vendordata of a server as a dict.
 
-        ``about`` describes the server and is sent to the services. Raises VendordataFailed if a service fails and
-        vendordata_dynamic_failure_fatal is set.
+        The value of the key 'static' is the content of the operator's JSON file. Each other key is the name of a
+        service, and its value is the service's reply. ``about`` describes the server and is sent to the services.
+        Raises VendordataFailed if a service fails and vendordata_dynamic_failure_fatal is set.
         """
         found: dict[str, Json] = {}
         if STATIC in self._options.vendordata_providers:

@@ -1,9 +1,12 @@
-"""``Leases``, the leases of this conductor process: one row in each database, which permits it to own operation rows.
+"""The class ``Leases`` manages the leases of this conductor process.
+
+A lease is a row in a database. The lease permits the process to own operation rows in the same database. The process
+has one lease in each database.
 
     leases = Leases('ctl1', 30, lost=lambda owner: None)
     leases.renew(db)                    # takes a lease, and renews it at later calls
     owner = leases.owner_in(db)
-    leases.check(db, owner)             # before each step; raises LeaseLost if this process may start no step
+    leases.check(db, owner)             # called before each step; raises LeaseLost if the lease is not valid
 
 An expired lease is never renewed. Instead, the process takes a new lease with a new owner id, and stops the operations
 that it owned under the old id (operations.md, rule 6).
@@ -101,7 +104,7 @@ class Leases:
             return self._leases.setdefault(db.url, ConductorLease(db, uuidutils.generate_uuid()))
 
     def _renew(self, lease: ConductorLease) -> None:
-        """Renew the lease. If there is none, take one. If it has expired, take a new one with a new owner id."""
+        """Renew the lease. Take a lease if there is none. If the lease has expired, take one with a new owner id."""
         with lease.lock:
             before = time.monotonic()
             if lease.renewed is not None:

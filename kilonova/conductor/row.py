@@ -115,10 +115,10 @@ class SelectOutputs(Outputs):
     """Outputs of flows for which the scheduler chooses the host.
 
     Attributes:
-        select: The chosen host, then its alternate hosts; each attempt uses the next one. None until the scheduler has
-            replied.
-        port_groups: Dict from the id of a port that needs a device to the names of the port's request groups in the
-            query to Placement.
+        select: List of the chosen host and its alternate hosts. Each attempt uses the next host of the list. None until
+            the scheduler has replied.
+        port_groups: The names of the ports' request groups in the query to Placement, as a dict from port id to names.
+            The dict has only ports that are functions of PCI devices.
     """
 
     select: list[ChosenHost] | None = None

@@ -159,7 +159,7 @@ PROPERTIES: dict[str, Any] = {
     'os_skip_agent_inject_files_at_boot': _flag(),
     'os_skip_agent_inject_ssh': _flag(),
     'os_type': enum('OSType', ('linux', 'windows'))(),
-    # The list of the names X of all properties trait:X=required of an image.
+    # The names of the traits that the image requires. An image requires trait X by its property trait:X=required.
     'traits_required': fields.ListOfStringsField(),
 }
 

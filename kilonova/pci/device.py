@@ -31,7 +31,8 @@ UNAVAILABLE = 'unavailable'
 OWNED = frozenset((CLAIMED, ALLOCATED))
 STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 
-# Keys in ``extra_info`` of a device in a group: the group's name, and the address of the group's first device.
+# GROUP and GROUP_HEAD are keys in ``extra_info`` of a device that belongs to a group.
+# The value of GROUP is the group's name. The value of GROUP_HEAD is the address of the group's first device.
 GROUP, GROUP_HEAD = 'group', 'group_head'
 
 # Names of reasons why a device is not offered to servers. A device's ``extra_info`` has a text for each of its reasons.
@@ -46,13 +47,16 @@ DIRTY = 'dirty'
 # Reason: a guest could not be started with the device. The reason is kept until a check of the device succeeds.
 FAILED = 'failed'
 BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
-# Keys in ``extra_info`` of a failed device: number of failures, and time of the next check in seconds since 1970.
+# FAILED_TIMES and FAILED_UNTIL are keys in ``extra_info`` of a failed device.
+# FAILED_TIMES has the number of failures. FAILED_UNTIL has the time of the next check, in seconds since 1970.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# Key in a device's ``extra_info``: the value that ``reserved`` of the device's provider in Placement had before.
+# RESERVED_BEFORE is a key in a device's ``extra_info``.
+# The value of RESERVED_BEFORE is the value that ``reserved`` of the device's Placement provider had before a change.
 # Kilonova increases ``reserved`` by the provider's number of unavailable devices, and later restores the stored value.
 RESERVED_BEFORE = 'reserved_before'
-# Key in ``extra_info`` and in the pool keys of a network device: comma-separated uuids of Placement providers.
+# PORT_PROVIDERS is a key in ``extra_info`` and in the pool keys of a network device.
+# The value of PORT_PROVIDERS is a list of the uuids of Placement providers, separated by commas.
 # The providers in PORT_PROVIDERS guarantee resources, such as bandwidth, to ports on the device's physical function.
 PORT_PROVIDERS = 'port_rp_uuids'
 # Keys of ``extra_info`` that a device keeps when it is discovered again.

@@ -235,8 +235,8 @@ class _Request:
         self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
-        # A request that names no host does not count as a rebuild, even if its hints say so. As a rebuild it could get
-        # any host without an allocation in Placement.
+        # A request that names no host does not count as a rebuild, even if its hints say so.
+        # The scheduler makes no allocation in Placement for a rebuild. So a rebuild must not get just any host.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace

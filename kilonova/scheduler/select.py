@@ -366,8 +366,8 @@ class Select:
             LOG.info('None of %d hosts has a valid weight, so no host is chosen', len(places))
         places, weights, count = places[weighable], weights[weighable], self._offers.most
         if count is not None and len(places) > count:
-            # Keep the best ``count`` hosts, and also all hosts with the same weight as the last of them.
-            # The following sort decides which of these equal hosts are used.
+            # Keep the best ``count`` hosts, and also all hosts with the same weight as the last of the best hosts.
+            # The sort after this block decides which of the hosts with equal weights are used.
             least = np.partition(weights, len(weights) - count)[len(weights) - count]
             places, weights = places[weights >= least], weights[weights >= least]
         if self._settings.shuffle_best:

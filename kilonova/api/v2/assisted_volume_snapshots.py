@@ -67,8 +67,13 @@ class BadDeleteInfo(Invalid):
 def _delete_info(call: Call) -> dict[str, Any]:
     """Return the parsed and checked query parameter delete_info.
 
-    Raises BadDeleteInfo if the parameter is missing, repeated or no JSON, or if it names a file to merge into, but no
-    file to merge. Raises ValidationError if the parameter does not match its schema.
+    Raises BadDeleteInfo in the following cases:
+
+    - The request does not have the parameter exactly once.
+    - The value is not JSON.
+    - The value has ``merge_target_file`` but does not have ``file_to_merge``.
+
+    Raises ValidationError if the value does not match its schema.
     """
     texts = call.query.get('delete_info', [])
     if len(texts) != 1:

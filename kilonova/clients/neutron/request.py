@@ -34,11 +34,14 @@ class NeutronRequests(RestClient):
         fields: Mapping[str, Any] | None = None,
         **said: str,
     ) -> Any:
-        """Send a user's request for one object, and return the object, or None if the response has no body.
+        """Send a user's request about one object. Return the object, or None if the response has no body.
 
-        ``collection`` is such as 'ports', and ``fields`` are the fields of the object to send, or None. ``said`` are
-        values for error texts. Raises ``missing`` if the object does not exist. If the identifier is not a UUID,
-        ``missing`` is raised without a request, because an identifier such as '..' would lead to another path.
+        ``collection`` is the plural name in the URL, for example 'ports'. ``fields`` are the fields of the object in
+        the request's body, or None if the request has no body. ``said`` has values that the texts of errors contain,
+        for example ``port_id``.
+
+        Raises ``missing`` if the object does not exist. Raises ``missing`` without a request if the identifier is not a
+        UUID, because an identifier like '..' would change the path of the URL.
         """
         if not uuidutils.is_uuid_like(identifier):
             raise missing
@@ -73,8 +76,8 @@ class NeutronRequests(RestClient):
     ) -> Iterator[Mapping[str, Any]]:
         """Yield all objects whose field ``key`` has one of these values.
 
-        ``collection`` is such as 'ports', and ``more`` are further pairs of each query. If the values are too long for
-        one URL, several requests are sent.
+        ``collection`` is the plural name in the URL, for example 'ports'. ``more`` has further pairs (name, value) for
+        the query string of each request. If the values are too long for one URL, several requests are sent.
         """
         for part in repeated(key, values):
             yield from self._pages(collection, [*more, *part], ctxt)

@@ -68,8 +68,8 @@ def operation_list(cloud: Cloud, args: argparse.Namespace) -> int:
 def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
     """Show one operation, or all operations of a server, with the last error of each.
 
-    Tokens, passwords and other data that only the conductor needs are left out. Exit code 1: there is no operation
-    with this uuid, and no operation of a server with this uuid.
+    Tokens, passwords and other data that only the conductor needs are left out. Exit code 1 means that no operation has
+    this uuid, and that no server with this uuid has an operation.
     """
     rows = list(_rows(cloud, uuid=args.which)) or list(_rows(cloud, server=args.which))
     for row in rows:
@@ -91,8 +91,9 @@ def operation_show(cloud: Cloud, args: argparse.Namespace) -> int:
 def operation_forget(cloud: Cloud, args: argparse.Namespace) -> int:
     """Delete the row of an operation that no conductor can read.
 
-    A delete of the server that waits for this operation then continues. The changes that the operation has made so far
-    stay. Exit code 1: the operation does not exist, or it can be read.
+    If a user has requested to delete the server, the delete operation may wait for this operation. After this command,
+    the delete operation continues. The changes that this operation has made so far are not undone. Exit code 1 means
+    that the operation does not exist, or that conductors can read it.
     """
     from kilonova.conductor.flows import unreadable
     from kilonova.db.queries import operations, operations_shown

@@ -213,13 +213,14 @@ def _single_host_operation(
     system_metadata: Mapping[str, str | None] | None = None,
     **when_done: object,
 ) -> Iterator[dict[str, object]]:
-    """Run the only step of an operation: check it, let the block change the guest, save the end state.
+    """Run an operation that has only one step. The caller changes the guest in a ``with`` block.
 
-    If the block raises an error, the error is saved instead.
+    Before the block, this function checks that the operation is current. After the block, it saves the end state of the
+    server. If the block raises an error, the error is saved with the end state.
 
     ``facts`` are further fields of the notifications. ``event`` is the name of the action's event, by default
     compute_<verb>_instance. ``system_metadata`` and the columns ``when_done`` are written only if the block succeeds.
-    Yields the reply as a dict, which is empty until the block has ended.
+    Yields the reply as a dict. The dict is empty until the block has ended.
     """
     op.begin(event or f'compute_{verb}_instance')
     reply: dict[str, object] = {}

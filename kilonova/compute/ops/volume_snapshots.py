@@ -31,10 +31,10 @@ def take(op: HostTask, files: Mapping[str, str]) -> Reply:
 
 @operation_method(Compute.undo_snapshot_volume, checks=StepCheck.UNDO, forward=True)
 def undo_take(op: HostTask, files: Mapping[str, str]) -> Reply:
-    """Return {'taken': whether the guest writes to the new file}, for the undo of ``take``. Changes nothing.
+    """Return {'taken': True} if the guest writes to the new file. Changes nothing on the host.
 
-    ``take`` can't be undone, because data that the guest has written to the new file is in no other file. The result is
-    False if the server no longer has the volume.
+    The conductor calls this when it undoes a snapshot. ``take`` itself can't be undone, because the new file may have
+    data that are in no other file. The result is {'taken': False} if the server no longer has the volume.
     """
     with op.exclusive():
         if find_volume(op, files['volume_id']) is None:
@@ -67,9 +67,10 @@ def merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
 
 @operation_method(Compute.undo_merge_volume, checks=StepCheck.UNDO, forward=True)
 def undo_merge(op: HostTask, merge: Mapping[str, Any]) -> Reply:
-    """Undo ``merge``: end it if it is still running. Return {'merged': whether the files are merged}.
+    """Stop the merge of two files if it is still running. Return {'merged': True} if the merge is complete.
 
-    The result is False if the server no longer has the volume.
+    A complete merge is not undone. The result is {'merged': False} if the merge is incomplete, if its state is unknown,
+    or if the server no longer has the volume.
     """
     with op.exclusive():
         if find_volume(op, merge['volume_id']) is None:

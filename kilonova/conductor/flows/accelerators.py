@@ -206,8 +206,8 @@ def drop(work: Work[Any], holder: str) -> None:
     added (a pending release), and a conductor deletes the requests later.
     """
     try:
-        # If a host may still run the guest, nothing is deleted now. The error is caught below, which adds an operation
-        # row to delete the requests later.
+        # If a host may still run the guest, the accelerator requests are not deleted now.
+        # The ``except`` clause catches HostNotFenced and adds an operation row. A conductor deletes the requests later.
         if left := releases.hosts_left(work):
             raise HostNotFenced(host=', '.join(left))
         work.env.accelerators.delete_of_instance(holder)

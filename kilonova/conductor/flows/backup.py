@@ -18,7 +18,7 @@ from kilonova.rpc.compute import Compute
 
 
 def backup_instance(work: Work[Outputs]) -> None:
-    """Have the server's host copy the root disk and upload the copy as an image."""
+    """Ask the server's host to copy the root disk and to upload the copy as an image."""
     work.call_host(
         work.instance_row()['host'],
         Compute.backup_instance,
@@ -29,7 +29,7 @@ def backup_instance(work: Work[Outputs]) -> None:
 
 
 def undo_backup_instance(work: Work[Outputs]) -> None:
-    """Have the host resume the guest and delete the copy of the root disk, and delete the image."""
+    """Ask the host to resume the guest and to delete the copy of the root disk. Delete the image."""
     releases.undo_image(work, Compute.undo_snapshot_instance)
 
 

@@ -82,7 +82,7 @@ BootWork = Work[BootOutputs]
 
 
 def select_and_claim(work: BootWork) -> None:
-    """Have the scheduler choose hosts and claim the first one in Placement."""
+    """Ask the scheduler to choose hosts and to claim the first host in Placement."""
     (work.outputs.select,) = _select_and_claim([work])
 
 
@@ -112,7 +112,7 @@ def _select_and_claim(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
 
 
 def choose_again(work: BootWork) -> None:
-    """Have the scheduler choose further hosts, and keep those in the server's cell as alternates.
+    """Ask the scheduler to choose further hosts. Keep the hosts in the server's cell as alternates.
 
     No resources are claimed. The list of alternates may be empty afterwards. Raises NoValidHost, with the reason, if no
     host can take the server now.
@@ -411,9 +411,9 @@ def claim_chosen(work: Work[Any]) -> None:
 
 
 def build(work: BootWork) -> None:
-    """Bind the accelerators to the server, and have the host claim resources, start the guest and write its new state.
+    """Bind the accelerators to the server. Ask the host to claim resources and to start the guest.
 
-    The transaction in which the host writes the server's state also deletes the operation row.
+    The host also writes the new state of the server. The same transaction deletes the operation row.
     """
     host, attempt, args = work.chosen(), work.attempt, work.arguments(BootArguments)
     profile, accelerated = profile_of(work), requested_ports.profiles(args.request_spec)
@@ -454,7 +454,7 @@ def build(work: BootWork) -> None:
 
 
 def undo_build(work: BootWork) -> None:
-    """Have the host of this attempt destroy the guest and release the server's devices.
+    """Ask the host of this attempt to destroy the guest and to release the server's devices.
 
     Raises MaxRetriesExceeded if another host would be tried while this host is down and may run the guest.
     """
@@ -499,7 +499,7 @@ class Boot(Flow[BootOutputs]):
     )
 
     def begin_together(self, works: Sequence[BootWork]) -> None:
-        """Have the scheduler choose hosts for all these servers in one call.
+        """Ask the scheduler to choose hosts for all these servers in one call.
 
         If the scheduler replies with an error, each boot fails with this error. If the scheduler does not answer, each
         boot calls it alone later.

@@ -30,7 +30,7 @@ from kilonova.states import PowerState
 
 # --- confirm ---------------------------------------------------------------------------------------------------------
 def confirm_source(work: Work[Outputs]) -> None:
-    """Have the source delete the server's files and free the devices that the server had before the move.
+    """Ask the source to delete the server's files and to free the devices that the server had before the move.
 
     If the source is down, an operation row is added (a pending release). A conductor calls the source when it is up
     again.
@@ -104,17 +104,17 @@ class Confirm(Flow[Outputs]):
 
 # --- revert ----------------------------------------------------------------------------------------------------------
 def check_source(work: Work[Outputs]) -> None:
-    """Have the source check that it can take the server back.
+    """Ask the source to check that it can take the server back.
 
-    Raises HostRejected if the source has no longer the devices that the server held there. While the source is down,
-    the step is retried, and the server continues to run on the destination.
+    Raises HostRejected if the source no longer has the devices that the server held before the move. While the source
+    is down, the step is retried, and the server continues to run on the destination.
     """
     moved = migration(work)
     work.call_host(moved.source_compute, Compute.check_revert, instance=work.instance(), migration=moved)
 
 
 def revert_dest(work: Work[Outputs]) -> None:
-    """Have the destination destroy the new guest and free the new devices.
+    """Ask the destination to destroy the new guest and to free the new devices.
 
     If the destination is down and may still run the guest, the step is retried until the destination answers or an
     operator forces it down. If the destination is down and can't run the guest, an operation row is added (a pending
@@ -143,10 +143,10 @@ def move_back(work: Work[Outputs]) -> None:
 
 
 def finish_revert(work: Work[Outputs]) -> None:
-    """Have the source define the guest with the old flavor and devices, and start the guest if it ran before the move.
+    """Bind the ports and attach the volumes to the source. Ask the source to define the guest again.
 
-    The ports are bound and the volumes attached to the source first. While the source is down, the step is retried,
-    because the server can't be reverted without the source.
+    The guest gets its old flavor and its old devices. The source starts the guest if the guest ran before the move.
+    While the source is down, the step is retried, because the server can't be reverted without the source.
     """
     moved = migration(work)
     is_away = moved.source_compute != moved.dest_compute

@@ -54,7 +54,7 @@ def _moves(work: Work[DeleteOutputs]) -> list[dict[str, Any]]:
 
 
 def terminate(work: Work[DeleteOutputs]) -> None:
-    """Have each host on which the server has a guest, files or devices delete them.
+    """Ask each of the server's hosts to delete the server's guest, files and devices.
 
     If a host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
@@ -191,10 +191,10 @@ def _write(work: Work[Outputs]) -> None:
 
 
 def soft_delete_instance(work: Work[Outputs]) -> None:
-    """Have the host power the guest off and write the state of the soft-deleted server.
+    """Ask the host to power the guest off and to write the state of the soft-deleted server.
 
-    If the host is down, the conductor writes the state. When the host is up again, it powers the guest off, because the
-    state says that the guest must be off.
+    If the host is down, the conductor writes the state. When the host is up again, the host powers the guest off,
+    because the state says that the guest must be off.
     """
     host = work.instance_row()['host']
     try:

@@ -67,7 +67,7 @@ def begin_evacuation(work: EvacuateWork) -> None:
 
 
 def choose(work: EvacuateWork) -> None:
-    """Have the scheduler choose hosts for the server, with the image that the server has now."""
+    """Ask the scheduler to choose hosts for the server, with the image that the server has now."""
     _follow_image(work)
     select(work)
 
@@ -133,7 +133,7 @@ def _stays_off(work: EvacuateWork) -> bool:
 
 
 def undo_evacuate_instance(work: EvacuateWork) -> None:
-    """Have the chosen host destroy the guest and release its claim, and bind ports and volumes to the source again.
+    """Ask the chosen host to destroy the guest and to release its claim. Bind ports and volumes to the source again.
 
     Ports and volumes are kept if another host will be tried. If the chosen host is down and may run the guest, the undo
     is retried until the host answers, because another host or a later evacuation would start a second guest.

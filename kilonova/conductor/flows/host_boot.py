@@ -51,7 +51,7 @@ class ResumeOutputs(Outputs):
 
 
 def resume_guest(work: Work[ResumeOutputs]) -> None:
-    """Have the host start the guest, and end the operation if the guest runs or should no longer run.
+    """Ask the host to start the guest. End the operation if the guest runs or should no longer run.
 
     Raises Unanswered if the start failed and is to be retried, and NotResumed if it failed and the time limit is over
     or a retry can't help.

@@ -64,9 +64,9 @@ LiveWork = Work[LiveOutputs]
 
 # --- the steps -------------------------------------------------------------------------------------------------------
 def check_source(work: LiveWork) -> None:
-    """Have the source check that the guest runs, and return what the guest needs at a destination.
+    """Ask the source to check that the guest runs. Store the reply: what the guest needs at a destination.
 
-    Raises HostDown if the source is down, because the guest can't be migrated without it.
+    Raises HostDown if the source is down, because the guest can't be migrated without the source.
     """
     source = migration(work).source_compute
     guest = work.call_host(source, Compute.check_can_live_migrate_source, instance=work.instance())
@@ -88,13 +88,16 @@ def _check_release(work: LiveWork, host: str, said: dict[str, Any]) -> None:
 
 
 def undo_check_source(work: LiveWork) -> None:
-    """Have the source resume the guest if the migration had stopped it, after all later steps were undone."""
+    """Ask the source to resume the guest if the migration has stopped it. All later steps are undone already."""
     if work.outputs.offer is not None or _by_user(work):
         _ask_to_abort(work, resume=True)
 
 
 def check_destination(work: LiveWork) -> None:
-    """Have the destination compare itself with the source, claim resources and return how the guest can be sent."""
+    """Ask the destination to compare itself with the source and to claim resources.
+
+    Store the destination's reply, which describes how the source can send the guest.
+    """
     host, args = work.chosen(), work.arguments(LiveMigrateArguments)
     order = objects.LiveMigrationCheckOrder(
         instance=work.instance(),
@@ -110,7 +113,7 @@ def check_destination(work: LiveWork) -> None:
 
 
 def undo_check_destination(work: LiveWork) -> None:
-    """Have the destination delete the incoming guest, its disks and the claim."""
+    """Ask the destination to delete the incoming guest, the guest's disks and the claim."""
     if work.outputs.select is not None:
         releases.ask_to_undo(
             work, work.chosen().host, Compute.rollback_live_migration_at_destination, order=_undo(work, gone=False)
@@ -156,7 +159,7 @@ def _end_abort(work: LiveWork, conn: engine.Connection) -> None:
 
 
 def pre_live_migration(work: LiveWork) -> None:
-    """Bind the ports and attach the volumes to the destination, and have the destination create the disks.
+    """Bind the ports and attach the volumes to the destination. Ask the destination to create the disks.
 
     The ports stay bound and the volumes stay attached to the source as well. The destination also connects the volumes.
     """
@@ -169,9 +172,10 @@ def pre_live_migration(work: LiveWork) -> None:
 
 
 def live_migration(work: LiveWork) -> None:
-    """Have the source migrate the guest, after the source has unplugged ports that are functions of its PCI devices.
+    """Ask the source to migrate the guest to the destination.
 
-    After this step has succeeded, nothing is undone any more.
+    Some ports of the guest may be PCI functions of the source. The source first unplugs these ports from the guest.
+    After this step has succeeded, the migration is always completed and never undone.
     """
     source, vifs = migration(work).source_compute, _functions(work)
     if vifs:
@@ -181,7 +185,7 @@ def live_migration(work: LiveWork) -> None:
 
 
 def undo_live_migration(work: LiveWork) -> None:
-    """Have the source abort the migration and plug the unplugged ports into the guest again."""
+    """Ask the source to abort the migration and to plug the unplugged ports into the guest again."""
     _ask_to_abort(work, resume=False)
     vifs = _functions(work)
     if vifs:
@@ -195,7 +199,7 @@ def undo_live_migration(work: LiveWork) -> None:
 
 
 def _functions(work: LiveWork) -> list[dict[str, Any]]:
-    """Return the server's ports that are functions of PCI devices on its present host."""
+    """Return the server's ports that are PCI functions of the server's present host."""
     return [vif.stored() for vif in work.vifs() if vif.is_function]
 
 
@@ -215,9 +219,10 @@ def _ask_to_abort(work: LiveWork, resume: bool) -> None:
 
 
 def post_live_migration_at_destination(work: LiveWork) -> None:
-    """Have the destination take over the server, and activate its port bindings and volume attachments there.
+    """Ask the destination to take over the server. Activate the new port bindings and volume attachments.
 
-    Ports that are functions of PCI devices of the destination are plugged into the guest at the end.
+    The new bindings and attachments are those for the destination. Some ports may be PCI functions of the destination.
+    The destination plugs these ports into the guest last.
     """
     moved = migration(work)
     work.call_host(
@@ -232,7 +237,7 @@ def post_live_migration_at_destination(work: LiveWork) -> None:
 
 
 def clean_source(work: LiveWork) -> None:
-    """Have the source delete the server's files and devices, and delete the attachments of volumes to the source.
+    """Ask the source to delete the server's files and devices. Delete the attachments of volumes to the source.
 
     If the source is down, an operation row is added (a pending release). A conductor calls the source when it is up
     again.

@@ -178,7 +178,7 @@ def _write_migration(work: Work[Any], values: dict[str, Any]) -> None:
 
 
 def select(work: Work[Any]) -> None:
-    """Have the scheduler choose hosts for the server, without a claim of resources.
+    """Ask the scheduler to choose hosts for the server, without a claim of resources.
 
     The hosts also have the resources that the server's ports guarantee. The new hosts are stored after the hosts that
     have already refused the server.

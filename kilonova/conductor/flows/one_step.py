@@ -49,7 +49,7 @@ def _on_host(work: Work[Outputs], method: HostMethod[..., Any], **more: Any) -> 
 
 # --- stop, start, reboot ---------------------------------------------------------------------------------------------
 def stop_instance(work: Work[Outputs]) -> None:
-    """Have the host shut the guest down."""
+    """Ask the host to shut the guest down."""
     _on_host(work, Compute.stop_instance, clean_shutdown=work.arguments(StopArguments).clean_shutdown)
 
 
@@ -61,9 +61,10 @@ class Stop(OneStep):
 
 
 def start_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest with its devices.
+    """Ask the host to start the guest with its devices.
 
-    First, ports that are not bound to the host yet are bound, and volumes that are not attached to it are attached.
+    Before this request, ports that are not bound to the host yet are bound to the host. Volumes that are not attached
+    to the host yet are attached to the host.
     """
     port_moves.bound_here(work)
     volumes.attached_here(work)
@@ -78,7 +79,7 @@ class Start(OneStep):
 
 
 def reboot_instance(work: Work[Outputs]) -> None:
-    """Have the host reboot the guest, soft or hard."""
+    """Ask the host to reboot the guest, soft or hard."""
     reboot_type = work.arguments(RebootArguments).reboot_type
     if reboot_type == 'HARD':
         port_moves.bound_here(work)
@@ -95,7 +96,7 @@ class Reboot(OneStep):
 
 # --- pause, suspend --------------------------------------------------------------------------------------------------
 def pause_instance(work: Work[Outputs]) -> None:
-    """Have the host stop the CPUs of the guest."""
+    """Ask the host to stop the CPUs of the guest."""
     _on_host(work, Compute.pause_instance)
 
 
@@ -107,7 +108,7 @@ class Pause(OneStep):
 
 
 def unpause_instance(work: Work[Outputs]) -> None:
-    """Have the host start the CPUs of a paused guest again."""
+    """Ask the host to start the CPUs of a paused guest again."""
     _on_host(work, Compute.unpause_instance)
 
 
@@ -119,7 +120,7 @@ class Unpause(OneStep):
 
 
 def suspend_instance(work: Work[Outputs]) -> None:
-    """Have the host save the guest's memory, stop the guest and detach its devices."""
+    """Ask the host to save the guest's memory, to stop the guest and to detach its devices."""
     _on_host(work, Compute.suspend_instance)
 
 
@@ -131,7 +132,7 @@ class Suspend(OneStep):
 
 
 def resume_instance(work: Work[Outputs]) -> None:
-    """Have the host restore the guest from its saved memory with the same devices."""
+    """Ask the host to restore the guest from its saved memory with the same devices."""
     _on_host(work, Compute.resume_instance)
 
 
@@ -143,7 +144,7 @@ class ResumeServer(OneStep):
 
 
 def trigger_crash_dump(work: Work[Outputs]) -> None:
-    """Have the host send the guest a non-maskable interrupt."""
+    """Ask the host to send the guest a non-maskable interrupt."""
     _on_host(work, Compute.trigger_crash_dump)
 
 
@@ -156,7 +157,7 @@ class TriggerCrashDump(OneStep):
 
 # --- rescue ----------------------------------------------------------------------------------------------------------
 def rescue_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest from a rescue image, with its own disks attached."""
+    """Ask the host to start the guest from a rescue image. The guest's own disks stay attached."""
     args = work.arguments(RescueArguments)
     work.call_host(
         work.instance_row()['host'],
@@ -174,7 +175,7 @@ class RescueServer(OneStep):
 
 
 def unrescue_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest from its own disk again."""
+    """Ask the host to start the guest from its own disk again."""
     _on_host(work, Compute.unrescue_instance)
 
 
@@ -187,7 +188,7 @@ class Unrescue(OneStep):
 
 # --- password --------------------------------------------------------------------------------------------------------
 def set_admin_password(work: Work[Outputs]) -> None:
-    """Have the guest's agent set the administrator's password."""
+    """Ask the host to set the administrator's password through the guest's agent."""
     _on_host(work, Compute.set_admin_password, sealed=work.arguments(PasswordArguments).sealed)
 
 
@@ -200,7 +201,7 @@ class SetAdminPassword(OneStep):
 
 # --- snapshot --------------------------------------------------------------------------------------------------------
 def snapshot_instance(work: Work[Outputs]) -> None:
-    """Have the host copy the root disk and upload the copy to the image service.
+    """Ask the host to copy the root disk and to upload the copy to the image service.
 
     The step is retried if the image service does not answer.
     """
@@ -208,7 +209,7 @@ def snapshot_instance(work: Work[Outputs]) -> None:
 
 
 def undo_snapshot_instance(work: Work[Outputs]) -> None:
-    """Have the host resume the guest and delete the copy of the root disk, and delete the image."""
+    """Ask the host to resume the guest and to delete the copy of the root disk. Delete the image."""
     releases.undo_image(work, Compute.undo_snapshot_instance)
 
 
@@ -225,7 +226,7 @@ class SnapshotServer(OneStep):
 
 # --- restore ---------------------------------------------------------------------------------------------------------
 def restore_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest of a soft-deleted server."""
+    """Ask the host to start the guest of a soft-deleted server."""
     _on_host(work, Compute.restore_instance)
 
 

@@ -67,7 +67,7 @@ class ReimageOutputs(Outputs):
 
 
 def check_host(work: Work[Any]) -> None:
-    """Have the scheduler check that the server's host fits the new image. Raises NoValidHost if it does not fit.
+    """Ask the scheduler to check that the server's host fits the new image. Raises NoValidHost if it does not fit.
 
     Only the filters that apply to rebuilds are run. Nothing is checked if the image is not changed.
     """
@@ -103,7 +103,7 @@ def undo_save_spec(work: Work[Any]) -> None:
 
 
 def rebuild_instance(work: Work[Outputs]) -> None:
-    """Have the host create the disks from the new image and start the guest."""
+    """Ask the host to create the disks from the new image and to start the guest."""
     _tell(work)
     _make_anew(work)
 
@@ -149,7 +149,10 @@ def _is_new(work: Work[Any]) -> bool:
 
 # --- rebuild of a root volume ----------------------------------------------------------------------------------------
 def stop_guest(work: Work[ReimageOutputs]) -> None:
-    """Have the host check that it can rebuild the server, then stop the guest and disconnect the root volume."""
+    """Ask the host to stop the guest and to disconnect the root volume.
+
+    The host first checks that it can rebuild the server.
+    """
     _tell(work)
     order = _order(work)
     work.call_host(order.instance.host, Compute.stop_to_reimage, order=order)
@@ -157,7 +160,7 @@ def stop_guest(work: Work[ReimageOutputs]) -> None:
 
 
 def undo_stop_guest(work: Work[ReimageOutputs]) -> None:
-    """If the guest ran before the rebuild, have the host start it again.
+    """If the guest ran before the rebuild, ask the host to start the guest again.
 
     Do nothing if the root volume may have been overwritten or is not attached to the host.
     """
@@ -182,7 +185,7 @@ def undo_reserve_root_volume(work: Work[ReimageOutputs]) -> None:
 
 
 def reimage(work: Work[ReimageOutputs]) -> None:
-    """Have the volume service write the image to the root volume, and wait until the image is written.
+    """Ask the volume service to write the image to the root volume. Wait until the image is written.
 
     The request is repeated if the volume service did not answer. Raises NotReimaged if the write fails or takes too
     long.
@@ -272,7 +275,7 @@ def _not_written(work: Work[Any], found: Volume, since: datetime.datetime) -> No
 
 
 def rebuild_from_volume(work: Work[ReimageOutputs]) -> None:
-    """Attach the root volume to the host, and have the host create the guest from the volume."""
+    """Attach the root volume to the host. Ask the host to create the guest from the volume."""
     volumes.to_host(work, work.instance_row()['host'])
     _make_anew(work)
 

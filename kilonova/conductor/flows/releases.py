@@ -218,7 +218,10 @@ def drop_image(work: Work[Any], image_id: str) -> None:
 
 
 def undo_image(work: Work[Any], method: HostMethod[..., Any]) -> None:
-    """Have the server's host undo its part in the creation of an image, by the RPC ``method``, and delete the image."""
+    """Ask the server's host to undo its part in the creation of an image. Delete the image.
+
+    ``method`` is the RPC method that the conductor calls.
+    """
     host, image_id = work.instance_row(fresh=True)['host'], work.arguments(NewImageArguments).image_id
     if host is not None:
         ask_to_undo(work, host, method, instance=work.instance(), image_id=image_id)

@@ -60,7 +60,10 @@ ResizeWork = Work[ResizeOutputs]
 
 
 def prep_resize(work: ResizeWork) -> None:
-    """Have the destination claim resources for the new flavor, and return where the source must copy the disk."""
+    """Ask the destination to claim resources for the new flavor.
+
+    Store the destination's reply, which says where the source must copy the disk.
+    """
     host = work.chosen()
     work.outputs.prep_resize = work.call_host(
         host.host,
@@ -78,7 +81,7 @@ def prep_resize(work: ResizeWork) -> None:
 
 
 def undo_prep_resize(work: ResizeWork) -> None:
-    """Have the destination release the resources that it has claimed for the server."""
+    """Ask the destination to release the resources that it has claimed for the server."""
     if work.outputs.select is not None:
         releases.ask_to_undo(
             work,
@@ -90,7 +93,7 @@ def undo_prep_resize(work: ResizeWork) -> None:
 
 
 def resize_instance(work: ResizeWork) -> None:
-    """Have the source power the guest off and copy its disk to the destination."""
+    """Ask the source to power the guest off and to copy its disk to the destination."""
     source = migration(work)
     work.outputs.resize_instance = work.call_host(
         source.source_compute,
@@ -108,7 +111,7 @@ def resize_instance(work: ResizeWork) -> None:
 
 
 def undo_resize_instance(work: ResizeWork) -> None:
-    """Have the source restore the server's disk and devices, and start the guest if it ran before."""
+    """Ask the source to restore the server's disk and devices, and to start the guest if it ran before."""
     source = migration(work)
     releases.ask_to_undo(
         work, source.source_compute, Compute.undo_resize_instance, instance=work.instance(fresh=True), migration=source
@@ -116,10 +119,10 @@ def undo_resize_instance(work: ResizeWork) -> None:
 
 
 def finish_resize(work: ResizeWork) -> None:
-    """Have the destination build the guest with the new flavor and the new devices.
+    """Ask the destination to build the guest with the new flavor and the new devices.
 
-    First the server's ports are bound and its volumes attached to the destination. This is possible now, because the
-    source has stopped the guest.
+    Before this request, the server's ports are bound to the destination, and its volumes are attached to the
+    destination. This is possible in this step, because the source has stopped the guest already.
     """
     host, spec = work.chosen(), allocated_spec(work)
     is_away = host.host != migration(work).source_compute
@@ -142,9 +145,9 @@ def finish_resize(work: ResizeWork) -> None:
 
 
 def undo_finish_resize(work: ResizeWork) -> None:
-    """Have the destination destroy the new guest, and bind ports and attach volumes to the source again.
+    """Ask the destination to destroy the new guest. Bind ports and attach volumes to the source again.
 
-    The undo of ``resize_instance`` then starts the old guest on the source.
+    The old guest is started on the source later, by the undo of ``resize_instance``.
     """
     instance, moved = work.instance(fresh=True), migration(work)
     releases.ask_to_undo(

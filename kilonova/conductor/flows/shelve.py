@@ -50,7 +50,7 @@ def release_of_image(work: Work[Any], image_id: str) -> OperationRow:
 
 # --- shelve ----------------------------------------------------------------------------------------------------------
 def shelve_instance(work: Work[Outputs]) -> None:
-    """Have the host stop the guest and upload its disk, unless the disk is a volume."""
+    """Ask the host to stop the guest and, unless the disk is a volume, to upload its disk."""
     work.call_host(
         work.instance_row()['host'],
         Compute.shelve_instance,
@@ -61,7 +61,7 @@ def shelve_instance(work: Work[Outputs]) -> None:
 
 
 def undo_shelve_instance(work: Work[Outputs]) -> None:
-    """Have the host delete its copy of the disk and start the guest again if it ran before. Then delete the image."""
+    """Ask the host to delete its copy of the disk, and to start the guest again if it ran before. Delete the image."""
     releases.undo_image(work, Compute.undo_shelve_instance)
 
 
@@ -106,7 +106,7 @@ class Shelve(OneStep):
 
 # --- shelve offload --------------------------------------------------------------------------------------------------
 def shelve_offload_instance(work: Work[Outputs]) -> None:
-    """Have the host destroy the guest and its disks and free the server's devices.
+    """Ask the host to destroy the guest and its disks and to free the server's devices.
 
     If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """

@@ -96,7 +96,7 @@ def undo_claim(work: UnshelveWork) -> None:
 
 
 def unshelve_instance(work: UnshelveWork) -> None:
-    """Bind ports and attach volumes to the host, and have the host claim resources and build the guest."""
+    """Bind ports and attach volumes to the host. Ask the host to claim resources and to build the guest."""
     host = work.chosen()
     port_moves.to_host(work, host)
     volumes.to_host(work, host.host)
@@ -121,7 +121,7 @@ def unshelve_instance(work: UnshelveWork) -> None:
 
 
 def undo_unshelve_instance(work: UnshelveWork) -> None:
-    """Have the host destroy the guest and release its devices, and unbind the ports and detach the volumes.
+    """Ask the host to destroy the guest and to release its devices. Unbind the ports and detach the volumes.
 
     Ports and volumes are kept if another host will be tried. If the host is down and may run the guest, the undo is
     retried until the host answers, because a later unshelve would start a second guest.
@@ -231,12 +231,12 @@ class Unshelve(Choosing[UnshelveOutputs]):
 
 # --- unshelve of a server that is still on its host ------------------------------------------------------------------
 def start_shelved_instance(work: Work[Outputs]) -> None:
-    """Have the host start the guest with the devices that the server has kept."""
+    """Ask the host to start the guest with the devices that the server has kept."""
     work.call_host(work.instance_row()['host'], Compute.start_shelved_instance, instance=work.instance())
 
 
 def undo_start_shelved_instance(work: Work[Outputs]) -> None:
-    """Have the host stop the guest, because the server stays shelved."""
+    """Ask the host to stop the guest, because the server stays shelved."""
     host = work.instance_row(fresh=True)['host']
     if host is not None:
         releases.ask_to_undo(work, host, Compute.undo_start_shelved_instance, instance=work.instance())

@@ -1,4 +1,4 @@
-"""``Arguments``, the base class of the arguments of operations, which writes and reads their JSON.
+"""Base classes for the arguments of operations. ``Arguments`` converts the arguments to JSON and back.
 
     @dataclass(frozen=True, kw_only=True)
     class ShelveOffloadArguments(Arguments):
@@ -7,7 +7,8 @@
     ShelveOffloadArguments().stored()                           # {}
     ShelveOffloadArguments.read({'shelving': True}).shelving    # True
 
-The other base classes in this module have the attributes that steps of several flows read.
+An attribute that is declared with ``LEFT_OUT`` is not written to the JSON while it has its default value. The other
+base classes in this module declare attributes that the steps of several flows read.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Arguments:
     """The arguments of an operation. This class itself is for kinds of operations without arguments.
 
     Each attribute of a subclass is a key of the JSON. An attribute without a default must be in each row. An attribute
-    with a default may be missing in rows of the release before. All attributes are written, except those declared with
-    ``LEFT_OUT`` that have their defaults.
+    with a default may be missing in rows of the release before. All attributes are written to the JSON, except an
+    attribute that is declared with ``LEFT_OUT`` and has its default value.
 
     Attributes:
         identity: Names of the attributes that say what the operation is about. ``OperationRow.is_like`` compares them.

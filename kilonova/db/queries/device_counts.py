@@ -28,7 +28,11 @@ class Counted(NamedTuple):
 
 
 class Barred(NamedTuple):
-    """A device whose ``extra_info`` (JSON text) may say why the device is not offered to servers."""
+    """A PCI device that may be barred. A barred device is not offered to servers.
+
+    ``extra_info`` is JSON text, and has the reasons if the device is barred. The query does not parse this text, so the
+    caller must parse it to find out whether the device is barred.
+    """
 
     host: str
     dev_type: str

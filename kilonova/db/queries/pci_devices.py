@@ -1,10 +1,10 @@
-"""Read rows of ``pci_devices``, the PCI devices of compute nodes, and write changes that a node found on its host.
+"""Read and write rows of ``pci_devices``, the table of the PCI devices of compute nodes.
 
     with cell.write() as connection:
         save(connection, node_id, created=[...], changed=[{'id': 7, 'label': '...'}], removed=[9])
 
-``extra_info`` is JSON text. ``queries.claims`` writes claims and releases of servers. Soft-deleted rows are never
-returned.
+``save`` writes the changes that a compute has found on its host. The module ``queries.claims`` writes which server
+holds which device. The column ``extra_info`` has JSON text. Soft-deleted rows are never returned.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def by_instance(
     statuses: Sequence[str] | None = None,
     compute_node_id: int | None = None,
 ) -> list[Row]:
-    """Return the devices that a server holds, on all nodes or on the given one.
+    """Return the devices that a server holds, on all nodes or on the node ``compute_node_id``.
 
     A server that is being moved holds devices on the source and on the destination.
     """

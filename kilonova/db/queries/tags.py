@@ -21,7 +21,7 @@ tags = Tag.__table__
 
 
 class TooManyTags(Invalid):
-    """A server has as many tags as the limit allows (HTTP 400)."""
+    """No tag can be added, because the server already has the maximum number of tags (HTTP 400)."""
 
     msg_fmt = 'The number of tags exceeded the per-server limit %(limit)d'
 
@@ -53,7 +53,7 @@ def replace(database: engine.Database, uuid: str, wanted: Iterable[str]) -> None
 def add(database: engine.Database, uuid: str, word: str, limit: int) -> bool:
     """Add a tag to a server. Return False if the server has this tag already.
 
-    Raises TooManyTags if the server has ``limit`` tags, InstanceNotFound if the server does not exist, and
+    Raises TooManyTags if the server already has ``limit`` tags, InstanceNotFound if the server does not exist, and
     InstanceInvalidState if its state does not allow the change.
     """
     with database.write() as conn:

@@ -159,9 +159,10 @@ class AuditPeriodPayload(Payload):
 
 
 def period_of(about: EventContext, whole: bool) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return begin and end of an audit period in naive UTC.
+    """Return the begin and the end of an audit period, in UTC without a time zone.
 
-    If ``whole`` is True, it is the last complete period, otherwise the period that has begun and lasts until now.
+    If ``whole`` is True, the result is about the last complete audit period. Otherwise the result is about the present
+    audit period: its begin, and now.
     """
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     return (last_period if whole else present_period)(about.audit_period, now)
@@ -455,7 +456,8 @@ def hypervisor_name(about: EventContext, server: Instance) -> str | None:
 class InstanceExistsPayload(InstancePayload):
     """Notification payload: the usage of a server in a period.
 
-    If ``whole`` is True, it is the last complete period, otherwise the period that has begun and lasts until now.
+    If ``whole`` is True, the payload is about the last complete audit period. Otherwise the payload is about the
+    present audit period, from the beginning of this period until now.
     """
 
     VERSION = '2.1'

@@ -142,9 +142,10 @@ def volume(about: EventContext, *, volume_id: str = '', **facts: Any) -> dict[st
 
 
 def exists(about: EventContext, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
-    """Return the notification payload of a server's usage in a period.
+    """Return the notification payload about a server's usage in an audit period.
 
-    If ``whole`` is True, it is the last complete period, otherwise the period that has begun and lasts until now.
+    If ``whole`` is True, the payload is about the last complete audit period. Otherwise the payload is about the
+    present audit period, from the beginning of this period until now.
     """
     return {**usage(about, **facts), **_period(about, whole), 'bandwidth': {}}
 

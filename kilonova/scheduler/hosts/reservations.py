@@ -99,7 +99,7 @@ def reserve(
 
 
 def uses(request: Request) -> Uses:
-    """Return the amounts of an allocation request as {(provider, resource class): amount}."""
+    """Return the resources of an allocation request as a dict {(provider uuid, resource class): amount}."""
     return Counter(
         {
             (rp, name): amount
@@ -195,7 +195,11 @@ class Reservations:
         return {uuid: reservation.host_index for uuid, reservation in self._of.items()}
 
     def since(self, asked: float) -> tuple[Uses, Uses]:
-        """Return (amounts of claims that were made after the monotonic time ``asked``, amounts of claims under way)."""
+        """Return a pair (made, under_way). Each item is a dict {(provider uuid, resource class): claimed amount}.
+
+        ``made`` counts the claims that were written to Placement after the monotonic time ``asked``. ``under_way``
+        counts the claims that are not written to Placement yet.
+        """
         made: Uses = Counter()
         under_way: Uses = Counter()
         for claimed, taken in self._counted:

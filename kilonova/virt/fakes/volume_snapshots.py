@@ -46,7 +46,7 @@ class FakeVolumeSnapshots(FakePart):
         if merge.is_done(files):
             return
         if reason := merge.why_not(files):
-            raise GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
+            raise GuestFailed(f'Files of volume {volume.volume_id} of guest {instance.uuid} cannot be merged: {reason}')
         gone = (
             {merge.file}
             if merge.into is not None
@@ -64,9 +64,5 @@ class FakeVolumeSnapshots(FakePart):
     def _files(self, instance: objects.Instance, volume: AttachedVolume) -> list[str]:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or volume.volume_id not in domain.volumes:
-            raise GuestFailed(
-                act=f'find volume {volume.volume_id} in',
-                uuid=instance.uuid,
-                reason='it is not running with this volume',
-            )
+            raise GuestFailed(f'Guest {instance.uuid} is not running with volume {volume.volume_id}')
         return domain.files.setdefault(volume.volume_id, [volume.file[0]])

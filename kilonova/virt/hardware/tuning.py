@@ -322,7 +322,9 @@ def _random(extra_specs: Mapping[str, str]) -> RandomNumbers | None:
         number = _number(name, extra_specs[name])
         if not 0 <= number <= MOST_RANDOM:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_RANDOM}')
-        # The value 0 in an extra spec means that there is no limit of bytes or that the default period is used.
+        # An extra spec with the value 0 counts as not set.
+        # If hw_rng:rate_bytes is not set, the number of random bytes is not limited.
+        # If hw_rng:rate_period is not set, the default period of libvirt is used.
         numbers[name] = number or None
     rate, period = (numbers.get(name) for name in ('hw_rng:rate_bytes', 'hw_rng:rate_period'))
     if period is not None and rate is None:

@@ -54,9 +54,8 @@ class LibvirtVolumeSnapshots:
                     block_chain.switch(guest, self._target(guest, old), path, strutils.bool_from_string(asked))
             elif [link.name for link in backing.look(path, new.file[1])][1:2] != [old.file[0]]:
                 raise GuestFailed(
-                    act='take a snapshot of',
-                    uuid=instance.uuid,
-                    reason=f'the backing file of {new.file[0]} is not {old.file[0]}',
+                    f'The hypervisor could not take a snapshot of volume {old.volume_id} of guest {instance.uuid}: '
+                    f'the backing file of {new.file[0]} is not {old.file[0]}'
                 )
         self._relocate(instance, image_meta, guest, new)
         LOG.info('Volume %s now uses file %s', new.volume_id, new.file[0], instance_uuid=instance.uuid)
@@ -100,7 +99,9 @@ class LibvirtVolumeSnapshots:
                 names = [link.name for link in links]
                 if not merge.is_done(names):
                     if reason := merge.why_not(names):
-                        raise GuestFailed(act='merge files of', uuid=instance.uuid, reason=reason)
+                        raise GuestFailed(
+                            f'Files of volume {volume.volume_id} of guest {instance.uuid} cannot be merged: {reason}'
+                        )
                     backing.merge(links, merge, check)
         LOG.info('Files of volume %s are merged: %s', volume.volume_id, merge, instance_uuid=instance.uuid)
 
@@ -157,9 +158,7 @@ class LibvirtVolumeSnapshots:
         """Return the volume's device name in the guest. Raises GuestFailed if the guest does not have the volume."""
         found = targets(guest.xml()).get(volume.volume_id)
         if found is None:
-            raise GuestFailed(
-                act=f'find volume {volume.volume_id} in', uuid=guest.uuid, reason='the running guest does not have it'
-            )
+            raise GuestFailed(f'The running guest {guest.uuid} does not have volume {volume.volume_id}')
         return found
 
     def _relocate(

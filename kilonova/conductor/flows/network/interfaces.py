@@ -193,14 +193,14 @@ def undo_create_or_bind_port(work: Work[AttachOutputs]) -> None:
 
 
 def plug(work: Work[AttachOutputs]) -> None:
-    """Have the host plug the interface into the guest, and add the interface to the info cache."""
+    """Ask the host to plug the interface into the guest. Add the interface to the info cache."""
     vif = work.outputs.vif or {}
     work.call_host(work.instance_row()['host'], Compute.attach_interface, instance=work.instance(), vif=vif)
     _end(work, AttachInterface.event, lambda vifs: [*vifs, vif])
 
 
 def undo_plug(work: Work[AttachOutputs]) -> None:
-    """Have the host unplug the interface from the guest.
+    """Ask the host to unplug the interface from the guest.
 
     If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
@@ -246,14 +246,14 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
-    """Have the host unplug the interface, and wait until the guest has released it."""
+    """Ask the host to unplug the interface. Wait until the guest has released it."""
     vif = work.arguments(DetachInterfaceArguments).vif
     if vif is not None:
         work.call_host(work.instance_row()['host'], Compute.detach_interface, instance=work.instance(), vif=vif)
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
-    """Have the host plug the interface into the guest again, unless the guest has already released it.
+    """Ask the host to plug the interface into the guest again, unless the guest has already released it.
 
     If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
@@ -288,7 +288,7 @@ def free_port(work: Work[Outputs]) -> None:
 
 
 def _free_function(work: Work[Outputs], request_id: str) -> None:
-    """Have the host free the device of this PCI request.
+    """Ask the host to free the device of this PCI request.
 
     If the host is down, or if the operation is ending after a failure, an operation row is added (a pending release),
     and a conductor calls the host later.

@@ -91,7 +91,7 @@ def undo_attach_to_host(work: Work[Outputs]) -> None:
 
 
 def plug(work: Work[Outputs]) -> None:
-    """Have the host plug the volume into the guest, and end the operation.
+    """Ask the host to plug the volume into the guest. End the operation.
 
     The attachment is completed in Cinder only after the guest has the volume, because the volume then gets the status
     in-use, and users wait for this status before they send their next request.
@@ -110,7 +110,7 @@ def _ask(work: Work[Outputs], method: HostMethod[..., Any]) -> None:
 
 
 def undo_plug(work: Work[Outputs]) -> None:
-    """Have the host unplug the volume from the guest.
+    """Ask the host to unplug the volume from the guest.
 
     If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """
@@ -139,12 +139,12 @@ class AttachVolume(OneVolume[Outputs]):
 
 # --- detach ----------------------------------------------------------------------------------------------------------
 def unplug(work: Work[Outputs]) -> None:
-    """Have the host detach the volume from the guest, and disconnect the volume from the host."""
+    """Ask the host to detach the volume from the guest and to disconnect the volume from the host."""
     _ask(work, Compute.detach_volume)
 
 
 def undo_unplug(work: Work[Outputs]) -> None:
-    """Have the host plug the volume into the guest again, unless the guest has already released it.
+    """Ask the host to plug the volume into the guest again, unless the guest has already released it.
 
     If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """

@@ -106,7 +106,7 @@ def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: di
 
 # --- create ----------------------------------------------------------------------------------------------------------
 def switch_file(work: Work[SnapshotOutputs]) -> None:
-    """Have the host switch the guest to the new file, and write the new file's name to the server's row."""
+    """Ask the host to switch the guest to the new file. Write the new file's name to the server's row."""
     args = work.arguments(CreateSnapshotArguments)
     if not work.outputs.asked:
         _plan(work)
@@ -186,7 +186,7 @@ def notify_volume_service(work: Work[SnapshotOutputs]) -> None:
 
 
 def _withdraw(work: Work[SnapshotOutputs]) -> None:
-    """Have the host merge the new file into the former one and switch the guest back to the former file.
+    """Ask the host to merge the new file into the former file and to switch the guest back to the former file.
 
     The former file is also written to the server's row. Raises Unanswered if the host can't do this now. The operation
     must wait for the host, because otherwise another host would get the former file, without the newer data, if the
@@ -283,13 +283,16 @@ def _tell_or_note(work: Work[SnapshotOutputs], status: str, progress: str | None
 
 # --- delete ----------------------------------------------------------------------------------------------------------
 def merge(work: Work[SnapshotOutputs]) -> None:
-    """Have the host merge two files of the volume."""
+    """Ask the host to merge two files of the volume."""
     _ask(work, Compute.merge_volume, _merge(work))
     work.outputs.done = True
 
 
 def undo_merge(work: Work[SnapshotOutputs]) -> None:
-    """Have the host end a running merge, and ask it whether the files are merged. A complete merge is not undone."""
+    """Ask the host to end a running merge and to report whether the files are merged.
+
+    A complete merge is not undone.
+    """
     if not work.outputs.done:
         answer = _look(work, Compute.undo_merge_volume, _merge(work))
         work.outputs.done = answer is not None and answer['merged']

@@ -1,13 +1,17 @@
 """Flow of a volume swap: attach_copy, copy, swap, merge_records.
 
 The volume service moves a volume of a running server to another back end. It has created a second volume, the copy, and
-requests that the guest uses the copy. In ``attach_copy`` the copy is attached to the host as well. In ``copy`` the host
-copies the volume while the guest writes, and from then on writes to the two volumes. In ``swap`` the guest is switched
-to the copy.
+requests that the guest uses the copy. The steps do the following:
 
-A failure before ``swap`` leaves the guest with the first volume. During ``swap`` the two volumes have the same data, so
-the copy can be used even if it is unknown which volume the guest uses. In ``merge_records`` the volume service merges
-its two records, and the copy gets the id of the first volume. The server gets no task state.
+- ``attach_copy`` attaches the copy to the server's host. The first volume stays attached.
+- ``copy`` copies the data of the first volume, while the guest continues to write. After this step the hypervisor
+  writes the guest's data to both volumes.
+- ``swap`` switches the guest to the copy.
+- ``merge_records`` requests that the volume service merges its records of the two volumes. The copy gets the id of the
+  first volume.
+
+If a step before ``swap`` fails, the guest keeps the first volume. During ``swap`` the two volumes have the same data.
+So the copy can be used even if it is unknown which volume the guest uses. The server gets no task state.
 """
 
 from __future__ import annotations
@@ -50,14 +54,17 @@ def attach_copy(work: Work[SwapOutputs]) -> None:
 
 
 def undo_attach_copy(work: Work[SwapOutputs]) -> None:
-    """Detach the second volume, and have the volume service delete it."""
+    """Detach the second volume, and ask the volume service to delete the second volume."""
     args = work.arguments(SwapVolumeArguments)
     if not work.outputs.swapped:
         volumes.end_swap(work, args.volume_id, args.copy, has_copy=False)
 
 
 def copy(work: Work[SwapOutputs]) -> None:
-    """Have the host copy the first volume to the second one, and write to the two volumes from then on."""
+    """Ask the host to copy the first volume to the second volume.
+
+    After this step the hypervisor writes the guest's data to both volumes.
+    """
     volume_of(work)
     work.call_host(work.instance().host, Compute.copy_volume, **_message(work))
 
@@ -71,16 +78,16 @@ def _message(work: Work[SwapOutputs]) -> dict[str, Any]:
 
 
 def undo_copy(work: Work[SwapOutputs]) -> None:
-    """Have the host end the copying and disconnect the second volume."""
+    """Ask the host to end the copying and to disconnect the second volume."""
     if work.outputs.columns and not work.outputs.swapped:
         releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_copy_volume, **_message(work))
 
 
 def swap(work: Work[SwapOutputs]) -> None:
-    """Have the host switch the guest to the second volume, and write the second volume to the server's row.
+    """Ask the host to switch the guest to the second volume. Write the second volume to the server's row.
 
     If the host was forced down, only the row is written. Raises HostNotFenced if the host is down and may still run the
-    guest, because it is then unknown which volume the guest uses.
+    guest, because in this case it is unknown which volume the guest uses.
     """
     host, args = work.instance().host, work.arguments(SwapVolumeArguments)
     try:
@@ -105,10 +112,10 @@ def _write(work: Work[SwapOutputs], conn: engine.Connection) -> None:
 
 
 def undo_swap(work: Work[SwapOutputs]) -> None:
-    """Ask the host which volume the guest uses. If the guest uses the second one, write it to the server's row.
+    """Ask the host which volume the guest uses. If the guest uses the second volume, write it to the server's row.
 
-    If the host is down, the second volume is used. An operation row is added (a pending release), and a conductor calls
-    the host later.
+    If the host is down, the second volume is written to the row. An operation row is added (a pending release), and a
+    conductor calls the host later.
     """
     if not work.outputs.swapped:
         answer = releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_swap_volume, **_message(work))
@@ -119,7 +126,7 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
 
 
 def merge_records(work: Work[SwapOutputs]) -> None:
-    """Have the volume service merge the records of the two volumes under the first id, and end the operation."""
+    """Ask the volume service to merge its records of the two volumes under the first id. End the operation."""
     args = work.arguments(SwapVolumeArguments)
     volumes.swapped(work, args.volume_id, args.copy)
     end_with(work, Swap.event)

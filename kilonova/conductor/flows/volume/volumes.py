@@ -193,8 +193,8 @@ def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> Non
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
     """Return the connector, which describes a host to the volume service, and device names for volumes without a name.
 
-    The host returns the connector and the names. If it is down, the connector is the one that was stored with earlier
-    attachments, and there are no names. Raises HostDown if no connector was stored.
+    The host returns the connector and the names. If the host is down, this function returns the connector that was
+    stored with earlier attachments, and no names. Raises HostDown if no connector was stored.
     """
     try:
         said = work.query_host(host, Compute.prepare_volumes, instance=server)
@@ -253,7 +253,9 @@ def _make(
             or (client.volume(None, volume.volume_id).status not in THERE)
         ):
             raise
-        raise Unanswered(who=f'volume {volume.volume_id}', reason=f'{error}') from error
+        raise Unanswered(
+            f'Cinder cannot attach volume {volume.volume_id} to host {host} now; this will be retried: {error}'
+        ) from error
     except VolumeBackendFailed as error:
         raise HostRejected(f'Volume {volume.volume_id} cannot be connected to host {host}: {error}') from error
     except Unanswered:
@@ -486,7 +488,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
 
 
 def swapped(work: Work[Any], volume_id: str, copy_id: str) -> None:
-    """Have the volume service finish the swap of the volume ``volume_id`` for its copy ``copy_id``.
+    """Ask the volume service to finish the swap of the volume ``volume_id`` for its copy ``copy_id``.
 
     Call this after the copy's attachment was written to the volume's row. Repeated calls are safe.
     """
@@ -557,7 +559,7 @@ def _release(work: Work[Any], delete: Sequence[str], delay: float = 0) -> None:
 
 # --- volumes that were extended --------------------------------------------------------------------------------------
 def extend(work: Work[Outputs]) -> None:
-    """Write the new size of a volume to the server's row, and have the host resize the guest's disk."""
+    """Write the new size of a volume to the server's row. Ask the host to resize the guest's disk."""
     volume_id = work.arguments(VolumeArguments).volume_id
     size = work.env.volumes.volume(None, volume_id).size
     server = work.instance(fresh=True)

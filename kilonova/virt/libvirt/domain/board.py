@@ -118,7 +118,7 @@ class OsConfigurator:
             raise NotOnThisHost(
                 name='hw_machine_type',
                 value=machine,
-                reason='its QEMU supports {}'.format(
+                reason='the QEMU of the host supports {}'.format(
                     ', '.join(sorted(name for name in known if '.' not in name)) or ', '.join(sorted(known))
                 ),
             )
@@ -132,7 +132,7 @@ class OsConfigurator:
         if wanted != tuning.UEFI or not guest.settings.is_qemu:
             return None
         if not guest.settings.has_uefi:
-            raise NotOnThisHost(name='hw_firmware_type', value=tuning.UEFI, reason='it has no UEFI firmware')
+            raise NotOnThisHost(name='hw_firmware_type', value=tuning.UEFI, reason='the host has no UEFI firmware')
         return 'efi'
 
     def _secure_boot(self, guest: GuestSpec) -> bool:
@@ -148,7 +148,7 @@ class OsConfigurator:
         raise NotOnThisHost(
             name='os:secure_boot',
             value=tuning.REQUIRED,
-            reason=(f'it has no firmware with secure boot for its machine type {guest.machine}'),
+            reason=f'the host has no firmware with secure boot for machine type {guest.machine}',
         )
 
     def _kernel(self, guest: GuestSpec) -> Kernel | None:

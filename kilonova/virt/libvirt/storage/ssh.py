@@ -113,10 +113,11 @@ class Remote:
     # -- the methods of MoveDestination --------------------------------------------------------------
 
     def check(self) -> int:
-        """Return the number of free bytes at the destination.
+        """Return the number of free bytes in the storage of the destination.
 
-        Raises DisksUnmovable if the other machine cannot be reached, does not answer within 60 s, or if its storage is
-        not the one in its offer.
+        Raises DisksUnmovable if the destination can't be reached, if it does not answer within 60 s, or if its storage
+        is not writable. Also raises DisksUnmovable if the id of the storage differs from ``storage_id`` in the
+        destination's MoveOffer.
         """
         address = self._offer.get('address') or ''
         if not _ADDRESS.fullmatch(address):

@@ -120,7 +120,7 @@ class DiskPlaces:
         return self.guest_disks(uuid, formats, directory.asked())
 
     def present(self, instance: objects.Instance) -> tuple[GuestDisk, ...]:
-        """Return the disks of a server that exist on this host, as ``there`` does, and check that they can start it.
+        """Return the disks of a server that exist on this host, and check that the server can be started with them.
 
         Raises GuestFailed if the root disk is missing and the server does not boot from a volume.
         """
@@ -218,6 +218,9 @@ class DiskPlaces:
             remove_tree(directory.path)
 
     def _of_host(self, uuid: str, host: str) -> dict[str, RbdImageOwner]:
-        """Return a server's complete disks in the pool that belong to ``host``: a dict from name to owner record."""
+        """Return a dict from disk name to owner record, for the images of a server in the pool that ``host`` owns.
+
+        An image without an owner record is incomplete, so it is left out.
+        """
         owners = {name: self.pool.owner(image_of(uuid, name)) for name in self.pool.images_of(uuid)}
         return {name: owner for name, owner in owners.items() if owner is not None and owner.host == host}

@@ -104,7 +104,10 @@ MACHINES = {'pc': 255, 'pc-i440fx-7.2': 255, 'q35': 288, 'virt': None}
         (
             'pc-q35-99.0',
             1,
-            ("'pc-q35-99.0' of 'hw_machine_type' is not supported by this host: its QEMU supports pc, q35, virt"),
+            (
+                "'pc-q35-99.0' of 'hw_machine_type' is not supported by this host: "
+                'the QEMU of the host supports pc, q35, virt'
+            ),
         ),
         ('pc', 256, "'256' of 'vcpus' is not supported by this host: machine type pc has at most 255"),
         (None, 256, "'256' of 'vcpus' is not supported by this host: machine type pc has at most 255"),
