@@ -254,6 +254,25 @@ def test_same_host_confirm_sent_again_after_a_restart_frees_nothing_more(one):
     assert one.source.host.tracker.used.vcpus == 16
 
 
+def test_same_host_confirm_of_a_server_that_the_host_has_not_counted_keeps_the_new_devices(one):
+    """The host could not read the server's row when it started."""
+    one.all()
+    one.source.host.tracker.forget(one.uuid)
+    one.confirm()
+    assert one.cell.held(one.uuid) == dict.fromkeys(GPUS[1:], 'allocated')
+    assert one.source.host.tracker.used.vcpus == 16
+
+
+def test_same_host_revert_sent_again_keeps_the_old_devices(one):
+    """The host could not read the server's row when it started after the first revert."""
+    one.all()
+    one.revert_dest()
+    one.revert_source()
+    one.source.host.tracker.forget(one.uuid)
+    one.revert_dest()
+    assert one.cell.held(one.uuid) == dict.fromkeys(GPUS[:1], 'allocated')
+
+
 @pytest.mark.parametrize('where', ['one', 'two'])
 @pytest.mark.parametrize('end', ['confirm', 'revert'])
 def test_restart_between_all_steps(request, where, end):

@@ -63,6 +63,11 @@ def test_neutron_is_asked_less_and_less_often_and_a_cancel_is_seen_soon(monkeypa
     assert max(gaps) == ports.LOOK and clock.now == 100
 
 
+def test_a_guest_does_not_wait_for_its_ports_unless_a_timeout_is_set() -> None:
+    client: Any = Silent()
+    assert HostPorts(client).plugged(SERVER, lambda: None) is None
+
+
 def test_a_short_timeout_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     with pytest.raises(errors.VirtualInterfaceCreateException):

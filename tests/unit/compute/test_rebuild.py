@@ -41,8 +41,9 @@ def test_only_a_root_volume_of_this_host_is_disconnected_for_its_new_image(
     attach(server.uuid, DATA)
     driver, found = cloud.drivers['gpu1'], []
     monkeypatch.setattr(driver.volumes, 'disconnect', lambda instance, volume: found.append(volume.volume_id))
-    manager.endpoint.stop_to_reimage(new_context(), order=order(cloud, server.uuid), key='o/2.stop_guest/1')
+    answer = manager.endpoint.stop_to_reimage(new_context(), order=order(cloud, server.uuid), key='o/2.stop_guest/1')
     assert found == disconnected and cloud.cell.instances[server.uuid]['power_state'] == 4
+    assert answer == {'power_state': 4}
 
 
 @pytest.mark.parametrize('tag', ['data', None])

@@ -293,6 +293,25 @@ def test_devices_of_unknown_side_leave_where_that_is_meant(moving: Tracker) -> N
     assert set(changed(again.plan_free(A, lambda side: side == RUN))) == {G0, G2}
 
 
+def test_devices_of_several_released_claims_are_freed(moving: Tracker) -> None:
+    assert set(changed(moving.plan_free(A, unsided=False))) == {G0, G1, G2}
+
+
+def test_a_device_for_one_more_request_is_added_to_the_claim_of_the_server() -> None:
+    """The server keeps its other devices, and all of them are freed with the claim."""
+    made, more = gpus(), request(1)
+    claim(made, A, request(1))
+    one = made.plan_more(A, more)
+    assert changed(one) == {G1: ('available', 'claimed', A)}
+    made.commit(one)
+    assert set(held(made, A, RUN)) == {G0, G1}
+    again = made.plan_more(A, more)
+    assert again.changes == [], 'it has a device for this request already'
+    made.commit(again)
+    assert set(held(made, A, RUN)) == {G0, G1}
+    assert set(changed(made.plan_free(A, lambda side: side == RUN, unsided=False))) == {G0, G1}
+
+
 def test_a_claim_seen_again_after_a_restart_finds_its_devices() -> None:
     made, old, new = gpus(), [request(1)], [request(1)]
     claim(made, A, *old)
