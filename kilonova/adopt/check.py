@@ -25,6 +25,7 @@ from kilonova.db.engine import Connection
 from kilonova.db.nova import questions
 from kilonova.db.nova import servers as nova_servers
 from kilonova.db.nova.servers import NovaServer
+from kilonova.db.nova.source import NovaDatabase
 from kilonova.objects import RequestSpec
 from kilonova.states import VmState
 
@@ -76,18 +77,6 @@ CELL_TABLES: Mapping[str, str] = {
     'task_log': 'usage audits',
     'volume_usage_cache': 'usages of volumes',
 }
-# JSON columns of instance_extra that have objects of Nova.
-OBJECT_COLUMNS = (
-    'flavor',
-    'numa_topology',
-    'pci_requests',
-    'migration_context',
-    'keypairs',
-    'vcpu_model',
-    'device_metadata',
-    'trusted_certs',
-    'resources',
-)
 
 
 @dataclass
@@ -143,7 +132,7 @@ class _ApiCheck:
         if len(revisions) > 1:
             for cell in self._nova.cells:
                 add('mixed-schemas', f'cell {cell.name}: {cell.database.revision} (Nova {cell.database.release})')
-        elif not _fits(api.revision, next(iter(revisions))):
+        elif not _fits(api, self._nova.cells[0].database):
             add('mixed-schemas', f'API database: {api.revision}, cells: {next(iter(revisions))}')
         for what in questions.of_unknown_cells(api, connection):
             add('unknown-cell', what)
@@ -238,9 +227,9 @@ class _CellCheck:
         self._report.obstacles.add(kind, self._cell.name, what)
 
 
-def _fits(api: str, cell: str) -> bool:
-    """Return whether a release of Nova has both revisions."""
-    return (api == 'b30f573d3377') == (cell == '960aac0e09ea')
+def _fits(api: NovaDatabase, cell: NovaDatabase) -> bool:
+    """Return whether one release of Nova has both schemas. The schemas of Nova 27 differ from all later ones."""
+    return (api.release == '27') == (cell.release == '27')
 
 
 def _problems(server: NovaServer, cell: NovaCell, hosts: set[str], has_node_ids: bool) -> Iterator[tuple[str, str]]:
@@ -286,7 +275,7 @@ def _object_problems(server: NovaServer) -> Iterator[tuple[str, str]]:
     """Yield the objects that can't be read, and the features that the flavor and the image ask for."""
     extra = server.extra or {}
     read: dict[str, Any] = {}
-    for column in OBJECT_COLUMNS:
+    for column in objects.COLUMNS['instance_extra']:
         if extra.get(column):
             try:
                 read[column] = objects.convert(json.loads(extra[column]))

@@ -74,21 +74,6 @@ NOT_COPIED: Mapping[Schema, Collection[str]] = {
     'api': ('operations', 'leases', 'cell_mappings', 'build_requests', 'scheduler_decisions'),
     'cell': ('operations', 'leases', 'console_auth_tokens', 'device_history'),
 }
-# JSON columns with objects of Nova, by table.
-OBJECTS: Mapping[str, Sequence[str]] = {
-    'request_specs': ('spec',),
-    'instance_extra': (
-        'flavor',
-        'numa_topology',
-        'pci_requests',
-        'migration_context',
-        'keypairs',
-        'vcpu_model',
-        'device_metadata',
-        'trusted_certs',
-        'resources',
-    ),
-}
 # The counters of a volume's usage: each since the last start of the guest (curr_…), and before that (tot_…).
 COUNTERS = ('reads', 'read_bytes', 'writes', 'write_bytes')
 
@@ -252,7 +237,7 @@ def _converted(side: _CopySide, table: str) -> Iterator[list[Row]]:
 
 def _with_objects(table: str, side: _CopySide, batch: list[Row]) -> list[Row]:
     for row in batch:
-        for column in OBJECTS[table]:
+        for column in objects.COLUMNS[table]:
             if row[column]:
                 try:
                     row[column] = json.dumps(objects.convert(json.loads(row[column])))

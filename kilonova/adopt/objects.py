@@ -9,7 +9,7 @@ field, because the meaning of the field would be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from oslo_versionedobjects.base import VersionedObjectRegistry
@@ -23,6 +23,21 @@ NAME, NAMESPACE, VERSION, DATA, CHANGES = (
 )
 # The maximum number of levels of nested objects. Objects that Nova writes have fewer levels.
 DEEPEST = 40
+# JSON columns with objects of Nova, by table.
+COLUMNS: Mapping[str, Sequence[str]] = {
+    'request_specs': ('spec',),
+    'instance_extra': (
+        'flavor',
+        'numa_topology',
+        'pci_requests',
+        'migration_context',
+        'keypairs',
+        'vcpu_model',
+        'device_metadata',
+        'trusted_certs',
+        'resources',
+    ),
+}
 # NEWER is a dict from object name to the newest minor version of Nova's object that Kilonova can convert.
 # These versions of Nova are newer than Kilonova's version of the object. They differ only by added fields.
 # An added field of these versions must be empty. ``_fields`` checks this.

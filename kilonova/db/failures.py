@@ -174,7 +174,7 @@ def note_database(context: ExceptionContext, database: object) -> None:
 
 
 def database_of(error: exc.SQLAlchemyError) -> Any:
-    """Return the ``engine.Database`` whose statement or connection failed with this error, or None if it is unknown."""
+    """Return the database whose statement or connection failed with this error, or None if it is unknown."""
     return getattr(error, _DATABASE, None)
 
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, pool
 
 from kilonova import errors
-from kilonova.db import access, explain
+from kilonova.db import access, explain, failures
 from kilonova.db.migration import METADATA, Schema
 from kilonova.db.rows import Row
 
@@ -121,12 +121,15 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
     def read(self) -> Iterator[sa.Connection]:
         """Open a transaction that only reads, in which all statements see the same state of the database.
 
-        Raises NovaUnreadable if the database does not answer, also in the middle of the block.
+        Raises NovaUnreadable if the database does not answer, also in the middle of the block. Errors of other
+        databases, such as the one to which the block copies rows, are raised unchanged.
         """
         try:
             with self._engine.connect() as connection:
                 yield connection
         except sa.exc.SQLAlchemyError as error:
+            if failures.database_of(error) is not self:
+                raise
             raise NovaUnreadable(name=self.name, url=self.url, reason=explain.reason(error)) from error
 
     def has(self, table: str, column: str | None = None) -> bool:
@@ -140,10 +143,6 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         Raises KeyError if this release of Nova lacks the table.
         """
         return self._tables[name]
-
-    def tables(self) -> list[str]:
-        """Return the names of the tables that ``table`` returns, sorted."""
-        return sorted(self._tables)
 
     def count(self, connection: sa.Connection, table: str, *where: sa.ColumnElement[bool]) -> int:
         """Return the number of rows of a table, or 0 if this release of Nova lacks the table."""
@@ -268,6 +267,7 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
                 'postgresql+psycopg2 are supported',
             ) from None
         event.listen(engine, 'connect', self._only_read)
+        event.listen(engine, 'handle_error', lambda context: failures.note_database(context, self))
         if self._backend == 'sqlite':
             event.listen(engine, 'begin', lambda connection: connection.exec_driver_sql('BEGIN'))
         return engine

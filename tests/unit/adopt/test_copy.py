@@ -13,10 +13,11 @@ import uuid as uuids
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from kilonova.adopt import cloud, copy
 from kilonova.cmd import options
-from kilonova.db import engine
+from kilonova.db import engine, failures
 from kilonova.db.migration import METADATA
 from kilonova.db.nova import source
 from kilonova.db.nova.merge import Counts
@@ -362,6 +363,18 @@ def test_a_connection_that_is_none_is_named(nova, target, info):
     volume(nova, nova.server(), info)
     with pytest.raises(copy.NotCopied, match='cell1, table block_device_mapping, row b: '):
         target.copy(nova)
+
+
+def test_an_error_of_kilonovas_database_is_not_taken_for_one_of_nova(nova, target):
+    nova.server()
+    database = target.cells.databases()[1]
+    with database.write() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER full BEFORE INSERT ON instances BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+        )
+    with pytest.raises(sa.exc.IntegrityError, match='disk is full') as raised:
+        target.copy(nova)
+    assert failures.database_of(raised.value) is database
 
 
 def test_a_mapping_to_no_cell_is_named(nova, target):
