@@ -45,35 +45,42 @@ def before(uuid: str, metadata: Mapping[str, str]) -> str:
 
 
 def moved(metadata: Mapping[str, str], migration_uuid: str) -> dict[str, str | None]:
-    """Return the changes of system metadata when a move has reached its destination and waits for a confirm or revert.
+    """Return the system metadata to write when a resize or cold migration has reached its destination.
 
-    The server's requests are now those that are bound to the migration's uuid. The earlier uuid is kept for a revert.
+    The guest now uses the requests that are bound to the migration's uuid. The uuid that was used before the move is
+    kept, because the move may be reverted. In the result, the value None means that the key is deleted.
     """
     return {BOUND_TO: migration_uuid, BEFORE: metadata.get(BOUND_TO)}
 
 
 def came(migration_uuid: str) -> dict[str, str | None]:
-    """Return the changes of system metadata when a live migration or evacuation is complete.
+    """Return the system metadata to write when a live migration or an evacuation is complete.
 
-    The server's requests are now those that are bound to the migration's uuid. No earlier uuid is kept, because such a
-    move is never reverted.
+    The guest now uses the requests that are bound to the migration's uuid. The uuid that was used before the move is
+    deleted (value None), because such a move is never reverted.
     """
     return {BOUND_TO: migration_uuid, BEFORE: None}
 
 
 def its_own(metadata: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the changes of system metadata when a server gets its first accelerator requests without a move.
+    """Return the system metadata to write when a server gets accelerator requests that are bound to its own uuid.
 
-    These requests are bound to the server's own uuid, so an entry from an earlier move is deleted.
+    If the metadata has the uuid of an earlier migration, this uuid is deleted (value None).
     """
     return {BOUND_TO: None} if BOUND_TO in metadata else {}
 
 
 def confirmed() -> dict[str, str | None]:
-    """Return the changes of system metadata when a move is confirmed: the uuid for a revert is deleted."""
+    """Return the system metadata to write when a move is confirmed.
+
+    The uuid that was used before the move is deleted (value None), because it was kept only for a revert.
+    """
     return {BEFORE: None}
 
 
 def reverted(metadata: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the changes of system metadata when a move is reverted: the earlier uuid is used again."""
+    """Return the system metadata to write when a move is reverted: the uuid that was used before the move.
+
+    The value None means that the key is deleted. If the metadata has no earlier uuid, the server's own uuid is used.
+    """
     return {BOUND_TO: metadata.get(BEFORE), BEFORE: None}

@@ -51,12 +51,12 @@ BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
 # FAILED_TIMES has the number of failures. FAILED_UNTIL has the time of the next check, in seconds since 1970.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
-# RESERVED_BEFORE is a key in a device's ``extra_info``.
-# The value of RESERVED_BEFORE is the value that ``reserved`` of the device's Placement provider had before a change.
-# Kilonova increases ``reserved`` by the provider's number of unavailable devices, and later restores the stored value.
+# Kilonova adds the number of a provider's unavailable devices to ``reserved`` of the provider in Placement.
+# RESERVED_BEFORE is a key in a device's ``extra_info``: the value of ``reserved`` before this addition.
+# When the devices are available again, Kilonova sets ``reserved`` to the value that RESERVED_BEFORE stores.
 RESERVED_BEFORE = 'reserved_before'
-# PORT_PROVIDERS is a key in ``extra_info`` and in the pool keys of a network device.
-# The value of PORT_PROVIDERS is a list of the uuids of Placement providers, separated by commas.
+# PORT_PROVIDERS is a key in ``extra_info`` of a network device, and in the properties of the device's pool.
+# The value of PORT_PROVIDERS is a text: the uuids of resource providers in Placement, separated by commas.
 # The providers in PORT_PROVIDERS guarantee resources, such as bandwidth, to ports on the device's physical function.
 PORT_PROVIDERS = 'port_rp_uuids'
 # Keys of ``extra_info`` that a device keeps when it is discovered again.
@@ -94,8 +94,9 @@ class SupportedMdevType(TypedDict):
 class DiscoveredDevice(TypedDict, total=False):
     """A device as the driver discovers it on the host.
 
-    Only PCI functions have ``mdev_types``, a dict by the names of the types. Only mediated devices have ``mdev_type``;
-    their ``address`` is a UUID, and their ``parent_addr`` the address of their PCI function.
+    Only PCI functions have ``mdev_types``, a dict from the name of a type to the type. Only mediated devices have
+    ``mdev_type``, the name of their type. The ``address`` of a mediated device is a UUID, and its ``parent_addr`` is
+    the address of its PCI function.
     """
 
     address: Required[str]
@@ -193,16 +194,16 @@ def is_child(device: PciDevice) -> bool:
 
 
 def unit(device: PciDevice) -> str:
-    """Return the address under which the device is counted.
+    """Return the address of the first device (the head) of the device's group, or the device's own address.
 
-    This is the device's own address, or the address of the first device (the head) of the device's group.
+    All devices of a group have the same result, because a group counts as one device.
     """
     found: str = device.extra_info.get(GROUP_HEAD, device.address)
     return found
 
 
 def units(devices: Iterable[PciDevice]) -> int:
-    """Return as how many devices these count in requests and in Placement. A group of devices counts as one device."""
+    """Return the number of devices, as requests and Placement count them: a group of devices counts as one."""
     return len({unit(device) for device in devices})
 
 

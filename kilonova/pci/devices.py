@@ -18,7 +18,7 @@ computed (``DeviceKind.statuses``), so a wrong stored status is corrected.
 
 A device is unavailable if its ``extra_info`` contains a reason (``device.BARS``). A server that holds the device keeps
 it. When the device is free, it is not offered to servers, and ``reserved`` of its provider in Placement is increased.
-The former value of ``reserved`` is first stored in the device's row (``RESERVED_BEFORE``), so that any process that
+The original value of ``reserved`` is first stored in the device's row (``RESERVED_BEFORE``), so that any process that
 reads the row can restore the value.
 """
 
@@ -132,7 +132,7 @@ class _Entry:
         return self.removed and is_unavailable(self.device)
 
     def found(self, columns: DeviceColumns) -> _Entry:
-        """Return the entry of a device that the host has. ``columns`` are its newly discovered properties.
+        """Return a copy of the entry after a discovery has found the device with the properties ``columns``.
 
         If a server holds the device, the device gets these properties only when the server releases it.
         """
@@ -143,9 +143,9 @@ class _Entry:
         return replace(here, gone=False, device=device)
 
     def lost(self) -> _Entry:
-        """Return the entry of a device that the host no longer has.
+        """Return a copy of the entry which is marked as gone, because the host no longer has the device.
 
-        If a server holds the device, the entry stays until the server releases the device.
+        If a server holds the device, the copy also has the reason MISSING, which operators can read.
         """
         if self.held and not self.gone:
             LOG.warning(
@@ -160,7 +160,7 @@ class _Entry:
         return replace(lost, gone=True, later=None)
 
     def given(self, owner: DeviceOwner | None) -> _Entry:
-        """Return the entry with a new owner, or without an owner if ``owner`` is None."""
+        """Return a copy of the entry with a new owner of the device, or with a free device if ``owner`` is None."""
         device = _owned(self.device, *(owner or (AVAILABLE, None, None)))
         if owner is None and self.later is not None:
             return replace(self, device=_described(device, self.later), later=None)
@@ -254,7 +254,7 @@ class NodeDevices:
     def unwritten(self) -> Changes:
         """Return the differences between the devices and their rows in pci_devices, which must be written to the rows.
 
-        Owners of devices are left out: ``given`` returns them when a server gets or releases a device.
+        Changes of owners are left out, because ``given`` returns them when a server gets or releases a device.
         """
         removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
         here = [
@@ -270,9 +270,10 @@ class NodeDevices:
         )
 
     def written(self, changes: Changes, ids: Mapping[str, int]) -> NodeDevices:
-        """Return the devices after ``changes``, the result of ``unwritten``, have been written to the rows.
+        """Return the devices after the caller has written ``changes`` to the rows in pci_devices.
 
-        ``ids`` is a dict from address to row id for the created rows.
+        ``changes`` is the result of ``unwritten``. ``ids`` is a dict from the address of each created device to the id
+        of its new row.
         """
         entries = dict(self.entries)
         for device in changes.removed:
@@ -395,11 +396,11 @@ class NodeDevices:
         ]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
-        """Return the providers for which ``marked`` must still store the former ``reserved`` in a device's row.
+        """Return the providers whose original ``reserved`` is not yet stored in each of their unavailable free devices.
 
-        These are the providers of unavailable free devices. The result is a dict from provider uuid to the former
-        value, if another device of the same provider stores it, otherwise to None. The caller then reads the value from
-        Placement. ``leaving`` are the addresses of held devices that are about to be freed; they count as free.
+        The result is a dict from provider uuid to the original value that another device of the provider stores. The
+        value is None if no device stores it; the caller then reads ``reserved`` from Placement. ``leaving`` are the
+        addresses of held devices that are about to be freed. They count as free.
         """
         return {
             rp_uuid: _before(entry.device for entry in entries)
@@ -408,11 +409,11 @@ class NodeDevices:
         }
 
     def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> NodeDevices:
-        """Return the devices after storing the former ``reserved`` of their providers in unavailable free devices.
+        """Return the devices after storing the original ``reserved`` of each provider in its unavailable free devices.
 
         Kilonova increases ``reserved`` of a provider in Placement by the number of its unavailable devices. The
-        argument ``reserved`` is a dict from provider uuid to the value before this increase. ``leaving`` are the
-        addresses of held devices that are about to be freed; they count as free.
+        argument ``reserved`` is a dict from provider uuid to the original value, before this increase. ``leaving`` are
+        the addresses of held devices that are about to be freed. They count as free.
         """
         entries = dict(self.entries)
         for address, entry in self.entries.items():
@@ -422,12 +423,12 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unmarked(self) -> NodeDevices:
-        """Return the devices after deleting each stored former ``reserved`` (RESERVED_BEFORE) that is no longer needed.
+        """Return the devices after deleting the stored value RESERVED_BEFORE where it is not needed any more.
 
-        A device stores what ``reserved`` of its provider in Placement was before Kilonova increased it by the number of
-        unavailable devices. The stored value is no longer needed when the provider has no unavailable free device any
-        more. Callers first set ``reserved`` in Placement back to the stored value. A device that the host no longer has
-        keeps the value, because the device may come back while its provider still exists.
+        RESERVED_BEFORE is what ``reserved`` of a provider in Placement was before Kilonova increased it by the number
+        of unavailable devices. It is not needed any more if the provider has no unavailable free device. Callers first
+        set ``reserved`` in Placement back to this value. An unavailable device that the host no longer has counts as
+        free, because it may come back while its provider still exists.
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():
@@ -459,7 +460,7 @@ class NodeDevices:
         ]
 
     def use_up(self, addresses: Collection[str]) -> bool:
-        """Return whether one of these devices can be used only once (one_time_use)."""
+        """Return whether at least one of these devices may be given to a server only once (one_time_use)."""
         return any(
             _kind(self.kinds, self.entries[address].device).used_up(self.entries[address].device)
             for address in addresses
@@ -467,10 +468,11 @@ class NodeDevices:
         )
 
     def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
-        """Return those ``requests`` that must be served with devices of this host.
+        """Return the requests that need devices of this host.
 
-        Requests for the flavor's own resource classes (``resources:…``) are left out if their provider is not a card
-        with mediated devices of this host. Requests for the class VGPU are always included.
+        These are all requests of PCI aliases and ports, and all requests for the resource class VGPU. A request for
+        another resource class of the flavor (``resources:CUSTOM_…``) is included only if its provider in Placement is a
+        card of this host with mediated devices.
         """
         ours = {
             entry.device.extra_info.get('rp_uuid') for entry in self.entries.values() if entry.device.dev_type == MDEV
@@ -489,7 +491,7 @@ def _kind(kinds: Iterable[DeviceKind], device: PciDevice) -> DeviceKind:
 
 
 def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
-    """Return ``before`` with other entries, after computing the entries' statuses and pool properties."""
+    """Return a copy of ``before`` that has ``entries``, with newly computed statuses and pool properties."""
     here = [entry.device for entry in entries.values() if not entry.removed]
     statuses: dict[str, str] = {}
     for kind in before.kinds:
@@ -507,12 +509,15 @@ def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
 
 
 def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
-    """Return whether the device must be reserved in Placement: it is unavailable, and is free or about to be freed."""
+    """Return whether the device must be reserved in Placement: it is unavailable, and free or in ``leaving``.
+
+    ``leaving`` are the addresses of held devices that are about to be freed.
+    """
     return is_unavailable(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
 
 
 def _before(devices: Iterable[PciDevice]) -> int | None:
-    """Return the former ``reserved`` of a provider, if one of the provider's ``devices`` stores it, otherwise None."""
+    """Return the original ``reserved`` (RESERVED_BEFORE) that the devices of one provider store, or None."""
     return max(
         (int(device.extra_info[RESERVED_BEFORE]) for device in devices if RESERVED_BEFORE in device.extra_info),
         default=None,
@@ -555,7 +560,7 @@ def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
 
 
 def _owned(device: PciDevice, status: str, instance_uuid: str | None, request_id: str | None) -> PciDevice:
-    """Return the device with another status and owner.
+    """Return a copy of the device with another status and owner.
 
     These fields are not marked as changed: a ``Change`` writes them to the row, separately from the other columns.
     """

@@ -22,7 +22,7 @@ RULES = (SLOT, IOMMU_GROUP)
 # A group has from LEAST to MOST members. One device_spec has at most MOST_LISTS address lists.
 LEAST, MOST, MOST_LISTS = 2, 16, 256
 NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
-# A device_spec defines a group by KEYS. It must not have EXCLUDED keys together with a group.
+# A device_spec defines a group by the keys in KEYS. A spec with a group must not have the keys in EXCLUDED.
 KEYS = ('group', 'group_by', 'group_size')
 EXCLUDED = ('one_time_use', 'live_migratable', 'remote_managed', 'physical_network', 'devname')
 
@@ -128,7 +128,10 @@ class Formed:
 
 
 def form(named: Iterable[tuple[DiscoveredDevice, Grouping | None]]) -> Formed:
-    """Return the groups that a host's devices form. ``named`` has pairs of a device and the groups of its spec."""
+    """Return the groups that a host's devices form.
+
+    ``named`` has pairs of a device and the groups that its device_spec defines, or None if it defines none.
+    """
     formed, members = Formed(), dict[Grouping, dict[str, DiscoveredDevice]]()
     for found, grouping in named:
         if grouping is None:

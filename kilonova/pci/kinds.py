@@ -94,9 +94,9 @@ class PciFunctions:
     dev_types = frozenset((STANDARD, PF, *CHILD_TYPES))
 
     def __init__(self, specs: DeviceSpecs, reported: bool = False) -> None:
-        """Create the kind from the specs. ``reported`` tells whether devices are reported to Placement."""
+        """Create the object from the device_specs. ``reported`` says whether devices are reported to Placement."""
         self._specs, self._reported = specs, reported
-        # {address: reason} of devices that match a device_spec but are not offered, as they were last logged.
+        # {address: reason} of devices that match a device_spec but are not offered, as of the last log message.
         self._withheld: dict[str, str] = {}
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
@@ -144,11 +144,11 @@ class PciFunctions:
         return []
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """Return the statuses of all functions, as a dict by address.
+        """Return a dict from address to status for all functions.
 
         A physical function can't be used while one of its virtual functions is held or unavailable. A virtual function
-        can't be used while its physical function is held or unavailable. The members of a group depend on each other in
-        the same way.
+        can't be used while its physical function is held or unavailable. A device of a group can't be used while
+        another device of the group is held or unavailable.
         """
         taken = {
             device.address: device.status if device.status in OWNED else ALLOCATED
@@ -175,7 +175,7 @@ class PciFunctions:
         }
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """Return the properties of the device's pool, with the tags of its device_spec. None if no spec matches."""
+        """Return the properties of the device's pool, with the tags of its device_spec, or None if no spec matches."""
         spec = self._specs.match(pci_device.describe(device))
         return None if spec is None else pci_device.pool_keys(device, spec.tags)
 
@@ -192,7 +192,7 @@ class PciFunctions:
         return placement_view(nodename, devices, self._specs) if self._reported else {}
 
     def used_up(self, device: PciDevice) -> bool:
-        """Return whether the device's spec has the tag one_time_use."""
+        """Return whether the device's spec has one_time_use=true, which needs ``[pci]report_in_placement``."""
         return self._reported and one_time_use(device, self._specs)
 
 

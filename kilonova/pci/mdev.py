@@ -41,7 +41,7 @@ MOST_DEVICES = 1024
 MOST_BYTES = 1 << 20
 _TYPE = re.compile(r'[A-Za-z0-9_.-]{1,64}')
 _ADDRESS = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
-# Namespace of the planned UUIDs, which are computed from the host, the parent, the type and a number.
+# Namespace of the UUIDs that are computed for mediated devices from the host, the parent, the type and a number.
 _PLANNED = uuid.UUID('5b2a5c3e-7d1f-5a86-9f43-0c1de4b8a917')
 
 
@@ -247,7 +247,7 @@ class MdevKind:
         return name
 
     def choose(self, address: str, name: str) -> None:
-        """Store the type of a card. The caller must call ``checked`` first."""
+        """Store the type ``name`` of the card at ``address``. The caller must first check the type with ``checked``."""
         self._types.choose(address, name)
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
@@ -279,10 +279,10 @@ class MdevKind:
         return made
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
-        """Return the free devices whose type is not the present type of their parent.
+        """Return the addresses of free devices whose type is not the present type of their parent.
 
-        They must be removed, because most cards can have devices of only one type at a time. Devices that were not
-        created by Kilonova are left out, so they stay on the host.
+        These devices must be removed, because most cards can have devices of only one type at a time. Devices that
+        Kilonova did not create are left out, so they stay on the host.
         """
         return [
             one['address']
@@ -295,7 +295,7 @@ class MdevKind:
         ]
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """Return a dict from address to status. Mediated devices don't depend on each other."""
+        """Return a dict from address to status: a held device keeps its status, and every other device is available."""
         return {device.address: device.status if device.status in OWNED else AVAILABLE for device in devices}
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
@@ -358,9 +358,10 @@ class MdevKind:
         return any(self._specs.match(one) is not None for one in (parent, above) if one is not None)
 
     def _planned(self, parent: str, mdev_type: str, number: int, exist: Collection[str]) -> list[str]:
-        """Return ``number`` UUIDs for devices that don't exist yet: the first planned UUIDs that are not in ``exist``.
+        """Return ``number`` UUIDs for devices of a parent and a type that do not exist yet.
 
-        ``_uuid`` computes the planned UUIDs of a parent and a type.
+        The UUIDs are computed from the host, the parent, the type and a count from 0, so the result is the same after a
+        restart. ``exist`` has the UUIDs of existing devices, which are skipped.
         """
         made: list[str] = []
         count = 0
@@ -375,7 +376,7 @@ class MdevKind:
         return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
 
     def _is_ours(self, one: DiscoveredDevice) -> bool:
-        """Return True if Kilonova created the device. ``_uuid`` then computes the same UUID for one of its numbers."""
+        """Return whether Kilonova created the device: its UUID is one that Kilonova computes for its card and type."""
         return any(
             self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
             for number in range(MOST_DEVICES)
@@ -385,7 +386,7 @@ class MdevKind:
         if parent not in self._told:
             self._told.add(parent)
             LOG.warning(
-                'Card %s provides no mediated devices of type %s: it does not support the type for guests (%s) '
+                'Card %s provides no mediated devices of type %s: it does not support the type with the interface %s, '
                 'or [pci]device_spec offers the card as a whole',
                 parent,
                 mdev_type,

@@ -57,8 +57,8 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 class DeviceProvider:
     """One resource provider, as it should be in Placement.
 
-    If ``resource_class`` is None, the inventory in Placement is kept: no device of the provider is configured any more,
-    but servers still use some. If ``reserved`` is None, the value of ``reserved`` in Placement is kept, which an
+    ``resource_class`` is None if no device of the provider is configured any more, but servers still use some. Then the
+    inventory in Placement is kept. If ``reserved`` is None, the value of ``reserved`` in Placement is kept, which an
     operator or the first use of a one_time_use device may have set. If ``more_traits`` is True, traits that an operator
     added in Placement are kept.
     """
@@ -166,10 +166,11 @@ def lacking(
 def with_devices(
     there: Mapping[str, Mapping[str, Any]], more: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, Any]]:
-    """Return a server's allocations ``there`` after adding the amounts ``more``, which are a result of ``lacking``.
+    """Return a server's allocations ``there`` in Placement, with the allocations ``more`` of its devices added.
 
-    An existing allocation of a provider in ``more`` is replaced. It may be for the same device, but for the resource
-    class of an earlier ``[pci]device_spec``, so the device would count twice.
+    ``more`` is {provider uuid: {resource class: count}}. It replaces the existing allocation of a provider. This
+    allocation may be for the same device and another resource class, which an earlier ``[pci]device_spec`` had. Then
+    the device would count twice.
     """
     return {
         uuid: {'resources': dict(resources)}
@@ -197,7 +198,7 @@ def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec
     )
     traits = _traits(spec)
     if provider.devices and unit(device) != device.address:
-        # The first device of the group was added before, and its spec is valid for all devices of the group.
+        # All devices of a group have the resource class and traits of its first device, which was added before.
         provider.devices.append(device)
         return
     if provider.devices:

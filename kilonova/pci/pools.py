@@ -78,7 +78,10 @@ class DevicePool:
             self.devices.append(device)
 
     def copy(self) -> DevicePool:
-        """Return a copy, so that devices can be taken on trial. The copy shares ``keys``, which is never changed."""
+        """Return a copy, from which devices can be taken without a change of this pool.
+
+        The copy shares ``keys``, which is never changed.
+        """
         return DevicePool(self.keys, self.count, None if self.devices is None else list(self.devices), self.rp_uuid)
 
     def matches(self, wanted: Mapping[str, str | None]) -> bool:
@@ -140,7 +143,7 @@ class PciPools:
         return cls(sorted(pools.values(), key=lambda pool: len(pool.keys)), sockets)
 
     def copy(self) -> PciPools:
-        """Return a copy, so that devices can be taken on trial."""
+        """Return a copy, from which devices can be taken without a change of these pools."""
         return PciPools([pool.copy() for pool in self.pools], self.sockets)
 
     @property
@@ -163,7 +166,11 @@ class PciPools:
     def support_requests(
         self, requests: Requests, provider_mapping: ProviderMapping | None = None, numa_cells: GuestCells | None = None
     ) -> bool:
-        """Return whether all requests can be served together. See ``consume_requests`` for the arguments."""
+        """Return whether the pools have enough devices for all requests together. The pools are not changed.
+
+        ``provider_mapping`` is a dict from a group of the Placement query to its provider uuids. ``numa_cells`` are the
+        host's NUMA cells on which the guest's cells are placed.
+        """
         wanted = as_list(requests)
         if not wanted:
             return True
@@ -210,9 +217,10 @@ class PciPools:
     def take(
         self, requests: list[InstancePCIRequest], mapping: ProviderMapping | None, numa_cells: GuestCells | None
     ) -> list[tuple[PciDevice, str]]:
-        """Take devices from these pools, as ``consume_requests`` does.
+        """Take devices for the requests out of these pools, and return them as pairs (device, request id).
 
-        Call it on a copy, because a failure leaves the pools partly emptied.
+        Call this method on a copy of the pools: if it raises PciDeviceRequestFailed, a part of the devices may be taken
+        already.
         """
         cells = {cell if isinstance(cell, int) else cell.id for cell in numa_cells or ()}
         taken: list[tuple[PciDevice, str]] = []
@@ -236,7 +244,7 @@ class PciPools:
         taken = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # Skip a pool that ``_take_from`` has removed from ``self.pools`` for an earlier pool of this loop.
+            # Skip a pool that is not offered any more, because ``_take_from`` took a device that excludes its devices.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)

@@ -71,10 +71,10 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
 def asking(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, groups: Mapping[str, Collection[str]]
 ) -> list[InstancePCIRequest]:
-    """Return the requests with the Placement groups in ``groups`` in place of their former groups.
+    """Return copies of the requests in which each port's request names the port's groups of a new Placement query.
 
-    ``groups`` is a dict from port id to names of groups in the query to Placement. Through these groups the port asks
-    for guaranteed resources, such as bandwidth. The providers that Placement chose for the former groups are removed.
+    ``groups`` is a dict from port id to names of groups, which request guaranteed resources for the port, such as
+    bandwidth. Groups of an earlier query, and the providers that Placement chose for them, are removed.
     """
     return [
         request

@@ -42,11 +42,11 @@ DEFAULT_NUMA_POLICY = 'legacy'
 ACCELERATORS = 'device_profile_'
 # Maximum number of devices of one flavor. Each device is a group in the query to Placement, which must fit into a URL.
 MOST_DEVICES = 256
-# PORT_GROUPS: key in a PCI request's spec. Its value names the groups of the Placement query that belong to the port.
-# With the groups in PORT_GROUPS, the port asks Placement for guaranteed resources, such as bandwidth.
-# The port's device must belong to a provider (PORT_PROVIDERS) that Placement chose for the port's groups.
+# PORT_GROUPS is a key in the spec of a port's PCI request. Its value has names of groups of the Placement query.
+# The groups in PORT_GROUPS request resources that are guaranteed to the port, such as bandwidth.
+# The port gets a device whose providers (PORT_PROVIDERS) include one that Placement chose for these groups.
 PORT_GROUPS = 'port_groups'
-# Keys of a request's specs that only concern Placement. They are not compared with pools.
+# Keys of a request's spec that only concern Placement, so they are not compared with the properties of pools.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
 
 _COUNT = re.compile('[0-9]{1,9}')
@@ -154,7 +154,7 @@ def _parse_alias(text: str, pci_in_placement: bool) -> Alias:
     name = entry.pop('name').strip()
     if not name:
         raise PciInvalidAlias(reason=f"the name is empty in '{text}'")
-    # The schema allows capability_type, but the key has no meaning, and pools don't have it.
+    # Drop capability_type. The schema allows this key, but no pool has such a property, so nothing would match.
     entry.pop('capability_type', None)
     beside = [key for key in ('vendor_id', 'product_id', 'device_type', 'live_migratable') if key in entry]
     if 'group' in entry and beside:

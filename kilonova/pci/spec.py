@@ -197,7 +197,7 @@ class DeviceSpecs:
         if device['address'] not in self._ignored:
             self._ignored.add(device['address'])
             LOG.warning(
-                'Device %s is configured as remote_managed but has no card serial number in its VPD; ignored',
+                'Device %s is configured as remote_managed but has no card serial number in its VPD: it is not offered',
                 device['address'],
             )
         return None
@@ -311,7 +311,7 @@ def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_r
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
     # Refuse a spec whose ``devname`` is the network interface of a physical function.
-    # A spec with an ``address`` is not refused: the address of a physical function also selects its virtual functions.
+    # Accept a physical function's address in ``address``, because it also selects the function's virtual functions.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)
@@ -339,13 +339,18 @@ def _text(name: str, value: object) -> str:
 def resource_class(name: str) -> str:
     """Return the resource class that a name in the configuration stands for.
 
-    The name is changed to upper case and gets the prefix CUSTOM_, unless it is a standard class.
+    The name is changed to upper case, and characters that are not valid become ``_``. It gets the prefix CUSTOM_,
+    unless it is a standard class.
     """
     return _normal(name, os_resource_classes.STANDARDS, 'resource class')
 
 
 def traits(names: str) -> frozenset[str]:
-    """Return the traits of an operator's comma-separated list. Names are normalised as in ``resource_class``."""
+    """Return the traits that an operator's comma-separated list names.
+
+    Each name is changed to upper case, and characters that are not valid become ``_``. It gets the prefix CUSTOM_,
+    unless it is a standard trait.
+    """
     return frozenset(_normal(name, _standard_traits(), 'trait') for name in names.split(',') if name.strip())
 
 

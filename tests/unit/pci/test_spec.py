@@ -133,7 +133,8 @@ def test_remote_managed(sysfs, caplog):
         assert specs.match(found('0000:81:10.0', dev_type='type-VF', parent='0000:81:00.0')) is None
     (said,) = caplog.messages
     assert said == (
-        'Device 0000:81:10.0 is configured as remote_managed but has no card serial number in its VPD; ignored'
+        'Device 0000:81:10.0 is configured as remote_managed '
+        'but has no card serial number in its VPD: it is not offered'
     )
     with pytest.raises(spec.PciDeviceInvalidPFRemoteManaged, match=r'device address: 0000:81:00.0'):
         specs.match(found('0000:81:00.0', dev_type='type-PF', **vpd))
