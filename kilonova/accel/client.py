@@ -104,8 +104,8 @@ class AcceleratorClient(RestClient):
         """Bind existing requests to a server on a node.
 
         ``providers`` is a dict from request uuid to the uuid of the resource provider of its device. ``hostname`` is
-        the name of the node. Cyborg binds later: the requests' states then show whether devices were found. Raises
-        AcceleratorRequestBindingFailed if Cyborg refuses the call.
+        the name of the node. This call returns before Cyborg has bound the requests. Later, the states of the requests
+        show whether the binding succeeded. Raises AcceleratorRequestBindingFailed if Cyborg refuses the call.
         """
         fields = {'hostname': hostname, 'instance_uuid': instance_uuid, 'project_id': project_id}
         response = self._send(

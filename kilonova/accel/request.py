@@ -25,7 +25,7 @@ from kilonova.pci.device import STANDARD
 BOUND, FAILED = 'Bound', ('BindFailed', 'Deleting')
 # The state of a request that was created and not bound.
 INITIAL = 'Initial'
-# Kinds of attach handles whose device the guest gets.
+# Kinds of attach handles: the guest gets a PCI function (PCI) or a mediated device (MDEV).
 PCI, MDEV = 'PCI', 'MDEV'
 # Kind of the attach handles of Cyborg's fake driver. Their device is not attached to the guest.
 TEST_PCI = 'TEST_PCI'

@@ -3,7 +3,8 @@
 Objects are serialised in the form of oslo.versionedobjects: an *envelope*, which is a dict with the members
 ``nova_object.name``, ``nova_object.version``, ``nova_object.data`` and others. A method marked ``remotable`` must run
 where the database is. If the context (``ctxt.indirection``) or the process (``set_indirection``) has an *indirection*,
-the call is sent through the indirection. Otherwise the method runs in this process.
+the call is sent through the indirection to a process that has the database, such as a conductor. Otherwise the method
+runs in this process.
 
     @register
     class Service(PersistentObject, KilonovaObject):
@@ -88,7 +89,7 @@ def naive(value: datetime.datetime | None) -> datetime.datetime | None:
 
 
 def register(cls: type[_Object]) -> type[_Object]:
-    """Register a class of versioned objects, and prepare the serialisation of its fields. It is a class decorator."""
+    """Register a class of versioned objects, and prepare the serialisation of its fields. Used as a class decorator."""
     ovo.VersionedObjectRegistry.register(cls)
     cls._plan()
     return cls
@@ -145,8 +146,7 @@ class KilonovaObject(ovo.VersionedObject):
     _empty: ClassVar[Mapping[str, Callable[[], Any]]] = types.MappingProxyType({})
 
     if TYPE_CHECKING:
-        # Each field becomes a property when the class is registered. Type checkers cannot see these properties.
-        # Therefore let type checkers accept every attribute.
+        # Let type checkers accept every attribute, because they do not see the properties that ``register`` creates.
         fields: Any
 
         def __getattr__(self, name: str) -> Any: ...
@@ -339,8 +339,9 @@ def _without_changes(primitive: object) -> Any:
 
 
 def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a method so that its calls are sent through the indirection, if the context or the process has one.
+    """Decorate a method so that its calls run in a process that has a database, such as a conductor.
 
+    A call is sent through the ``indirection`` of the object's context. If there is none, the call runs in this process.
     The method raises OrphanedObjectError if its object has no context.
     """
 
@@ -362,9 +363,10 @@ def remotable(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def remotable_classmethod(method: Callable[..., Any]) -> Any:
-    """Decorate a class method so that its calls are sent through the indirection, if the context or process has one.
+    """Decorate a class method so that its calls run in a process that has a database, such as a conductor.
 
-    The first argument of the method is the context.
+    The first argument of the method is the context. A call is sent through the ``indirection`` of the context. If there
+    is none, the call runs in this process.
     """
 
     @functools.wraps(method)
@@ -425,8 +427,8 @@ class ListBase(ovo.ObjectListBase[Any]):
 class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
     """A serializer of oslo.messaging for RPC arguments and results, which may contain versioned objects.
 
-    Objects can be nested in dicts, lists, tuples and sets at any depth. A received object may have a newer minor
-    version than this process knows. It is then sent to the indirection, which returns it in the known version.
+    Objects can be nested in dicts, lists, tuples and sets at any depth. A received object may have a newer version than
+    this process knows. It is then sent through the indirection to a conductor, which returns it in the known version.
     """
 
     def serialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
@@ -444,7 +446,8 @@ class Serializer(NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no
     def deserialize_entity(self, ctxt: RequestContext, entity: object) -> Any:
         """Return the entity with serialised objects replaced by objects.
 
-        Raises IncompatibleObjectVersion for an object of an unknown version if the process has no indirection.
+        Raises IncompatibleObjectVersion for an object of an unknown version if no conductor can convert it, because
+        neither context nor process has an indirection.
         """
         if isinstance(entity, dict):
             if _NAME in entity:

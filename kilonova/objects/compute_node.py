@@ -130,7 +130,7 @@ class ComputeNode(PersistentObject, KilonovaObject):
         values['pci_device_pools'] = texts.read(
             f'pci_stats {where}', row.get('pci_stats'), lambda text: PciDevicePoolList.from_column(text, ctxt), None
         )
-        # If ``stats`` cannot be read, keep the usage report's number from the row: the next number must be higher.
+        # Each usage report has a higher number than the last one. If ``stats`` cannot be read, use the row's number.
         last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
         values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, last)
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))

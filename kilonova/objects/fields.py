@@ -53,7 +53,7 @@ class Set(ovo.Set[Any]):
 
     def to_primitive(self, obj: Any, attr: str, value: set[Any]) -> tuple[object, ...]:
         """Return the elements in sorted order."""
-        return super().to_primitive(obj, attr, sorted(value))  # type: ignore[arg-type]  # the list is only iterated
+        return super().to_primitive(obj, attr, sorted(value))  # type: ignore[arg-type]  # any iterable works
 
 
 class SetOfIntegersField(AutoTypedField[set[int]]):

@@ -383,8 +383,8 @@ class InstanceList(ListBase, KilonovaObject):
     def get_by_host(cls, ctxt: RequestContext, host: str) -> Self:
         """Return the servers of a host that are not deleted, with the same fields as ``Instance.get_by_uuid``.
 
-        If a text of a server cannot be read, the text is logged and left out (``lenient`` in ``Instance.from_row``), so
-        that the other servers are still returned. Runs four SQL statements.
+        If a text in a column of a server cannot be read, the error is logged and the fields of the column are left out,
+        so that the result has all servers. Runs four SQL statements.
         """
         with storage.database(ctxt).read() as conn:
             queries = storage.queries('instances')

@@ -85,8 +85,8 @@ def _flavors(ctxt: RequestContext | None, text: str) -> dict[str, Any]:
     return found
 
 
-# {column: {field: value to set if the column cannot be read}}.
-# If another column cannot be read, the field with the name of the column is set to None.
+# A dict from a column to the values {field: value} that are set if the column cannot be read.
+# If a column that is not in _INSTEAD cannot be read, the field with the column's name is set to None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
     'flavor': {'old_flavor': None, 'new_flavor': None},
     'network_info': {},

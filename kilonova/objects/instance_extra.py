@@ -172,7 +172,7 @@ class MigrationContext(PersistentObject, KilonovaObject):
 # --- resources such as vPMEM devices that Placement allocated to a server (instance_extra.resources) ------------------
 @register
 class ResourceMetadata(KilonovaObject):
-    """Base class of the data that a driver stores about a resource."""
+    """Base class of the data that a driver stores about a server's resource, such as a vPMEM device."""
 
     VERSION = '1.0'
     fields = {}

@@ -116,7 +116,10 @@ class MigrationList(ListBase, KilonovaObject):
 
     @remotable_classmethod
     def get_evacuated(cls, ctxt: RequestContext, host: str) -> Self:
-        """Return the completed evacuations from ``host`` after which this host has not yet cleaned up."""
+        """Return the successful evacuations from ``host`` after which this host must still clean up.
+
+        The host then deletes the guests and files of the evacuated servers.
+        """
         with storage.database(ctxt).read() as conn:
             return cls.from_rows(
                 ctxt,

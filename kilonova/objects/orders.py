@@ -271,7 +271,7 @@ class LiveMigrationUndo(KilonovaObject):
 
 
 # --- what a host writes for an operation: a claim takes resources, a save stores the result of a step -----------------
-# The fields that Claim and Save have in common. The docstring of ``db.queries.claims.Written`` describes them.
+# Fields of both Claim and Save. A field that is None changes nothing. ``db.queries.claims.Written`` describes each one.
 _BOTH = {
     'instance_uuid': fields.UUIDField(nullable=True),
     'key': fields.StringField(nullable=True),
@@ -292,7 +292,11 @@ def _none() -> None:
 
 @register
 class Claim(KilonovaObject):
-    """A host's request to claim resources for a server. It has the fields of ``db.queries.claims.ClaimWrite``."""
+    """A host's request to claim resources for a server, which a conductor writes to the database.
+
+    Its fields are the attributes of ``db.queries.claims.ClaimWrite``: new column values of the server, its PCI devices,
+    the host's usage and the migration, and the server group whose policy is checked.
+    """
 
     VERSION = '1.0'
     fields = {
@@ -305,7 +309,11 @@ class Claim(KilonovaObject):
 
 @register
 class Save(KilonovaObject):
-    """The result of a step of an operation on a host. It has the fields of ``db.queries.claims.SaveWrite``."""
+    """The result of a step of an operation on a host, which a conductor writes to the database.
+
+    Its fields are the attributes of ``db.queries.claims.SaveWrite``: new column values of the server, its PCI devices,
+    the host's usage and the migration, and the event, fault and message of the server's action.
+    """
 
     VERSION = '1.0'
     fields = {

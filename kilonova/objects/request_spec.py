@@ -332,7 +332,10 @@ class RequestSpec(KilonovaObject):
 
     @property
     def same_subtree(self) -> list[list[str]]:
-        """Lists of request groups. The providers of one list must be in the same subtree. Callers may add lists."""
+        """Lists of names of request groups. Callers may add lists.
+
+        The providers of all groups in one list must be in the same subtree of the host's providers.
+        """
         return self.request_level_params.same_subtree
 
     # -- storage of a request spec in the database ---------------------------------------------------------------------

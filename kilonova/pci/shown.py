@@ -18,7 +18,7 @@ TAGS = ('managed', 'live_migratable', 'trusted', 'parent_ifname', 'mac_address')
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the public dict of a row of ``queries.pci_devices.page``.
+    """Return a device in the form that administrators see, made from a row of ``queries.pci_devices.page``.
 
     ``resource_provider`` is the UUID of the device's provider in Placement. ``tags`` are the tags that the device's
     host reported. ``barred`` is a dict from reason to text, for reasons why the device is not offered.
@@ -53,9 +53,10 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_entry(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the public dict of a row of ``queries.device_history.page``.
+    """Return one entry of a device's history in the form that administrators see.
 
-    ``id`` is the device's uuid, a dot, and the row's number in its cell.
+    ``row`` is a row of ``queries.device_history.page``. The entry's ``id`` is the device's uuid, a dot, and the row's
+    number in its cell.
     """
     return {
         'id': f'{row["device_uuid"]}.{row["id"]}',

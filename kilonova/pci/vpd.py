@@ -54,6 +54,6 @@ def _read_only(data: bytes) -> tuple[int, int]:
 
 
 def _text(value: bytes) -> str | None:
-    """Return the value without padding. Return None if the value is empty or contains not only printable ASCII."""
+    """Return the value as text without padding, or None if the text is empty or not printable ASCII."""
     text = value.decode('ascii', 'replace').strip(' \0')
     return text if text.isascii() and text.isprintable() and text else None

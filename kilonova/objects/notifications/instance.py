@@ -150,9 +150,9 @@ class AuditPeriodPayload(Payload):
 
     @classmethod
     def of(cls, about: EventContext, *, whole: bool = False) -> Self:
-        """Return the payload of the period that lasts until now.
+        """Return the payload of the present audit period, from the beginning of this period until now.
 
-        If ``whole`` is True, return the payload of the last complete period.
+        If ``whole`` is True, return the payload of the last complete audit period.
         """
         begin, end = period_of(about, whole)
         return cls.made({'audit_period_beginning': begin, 'audit_period_ending': end})
@@ -260,7 +260,10 @@ class InstancePayload(Payload):
 
     @classmethod
     def more(cls, about: EventContext, server: Instance, **facts: Any) -> dict[str, Any]:
-        """Return the additional fields that a subclass of this payload has. This class has none."""
+        """Return {field: value} for the fields that a subclass adds to this payload. This class adds none.
+
+        ``facts`` are the arguments of ``of`` that only some events have.
+        """
         return {}
 
 
@@ -308,7 +311,7 @@ class InstanceActionPayload(InstancePayload):
     def more(
         cls, about: EventContext, server: Instance, *, fault: BaseException | None = None, **facts: Any
     ) -> dict[str, Any]:
-        """Return the additional field of this payload: the fault."""
+        """Return {field: value} for the field that this payload adds to InstancePayload: the fault."""
         return {'fault': ExceptionPayload.of(about, error=fault) if fault is not None else None}
 
 
@@ -323,7 +326,7 @@ class InstanceActionResizePrepPayload(InstanceActionPayload):
     def more(
         cls, about: EventContext, server: Instance, *, new_flavor: Flavor | None = None, **facts: Any
     ) -> dict[str, Any]:
-        """Return the additional fields of this payload: the fault and the new flavor."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload: the fault and new flavor."""
         return {
             **super().more(about, server, **facts),
             'new_flavor': FlavorPayload.like(new_flavor) if new_flavor is not None else None,
@@ -345,7 +348,7 @@ class InstanceActionRebuildPayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: EventContext, server: Instance, **facts: Any) -> dict[str, Any]:
-        """Return the additional fields of this payload: the fault and the ids of the certificates."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload: fault and certificate ids."""
         return {**super().more(about, server, **facts), 'trusted_image_certificates': certificates_of(server)}
 
 
@@ -360,7 +363,7 @@ class InstanceActionRescuePayload(InstanceActionPayload):
     def more(
         cls, about: EventContext, server: Instance, *, rescue_image_ref: str | None = None, **facts: Any
     ) -> dict[str, Any]:
-        """Return the additional fields of this payload: the fault and the id of the rescue image."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload: fault and rescue image."""
         return {**super().more(about, server, **facts), 'rescue_image_ref': rescue_image_ref}
 
 
@@ -373,7 +376,7 @@ class InstanceActionVolumePayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: EventContext, server: Instance, *, volume_id: str = '', **facts: Any) -> dict[str, Any]:
-        """Return the additional fields of this payload: the fault and the id of the volume."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload: the fault and volume id."""
         return {**super().more(about, server, **facts), 'volume_id': volume_id}
 
 
@@ -388,7 +391,10 @@ class InstanceActionVolumeSwapPayload(InstanceActionPayload):
     def more(
         cls, about: EventContext, server: Instance, *, old_volume_id: str = '', new_volume_id: str = '', **facts: Any
     ) -> dict[str, Any]:
-        """Return the additional fields of this payload: the fault and the ids of the old and the new volume."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload.
+
+        These are the fault and the ids of the old and the new volume.
+        """
         return {**super().more(about, server, **facts), 'old_volume_id': old_volume_id, 'new_volume_id': new_volume_id}
 
 
@@ -403,7 +409,7 @@ class InstanceActionSnapshotPayload(InstanceActionPayload):
     def more(
         cls, about: EventContext, server: Instance, *, snapshot_image_id: str = '', **facts: Any
     ) -> dict[str, Any]:
-        """Return the additional fields of this payload: the fault and the id of the new image."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload: the fault and new image."""
         return {**super().more(about, server, **facts), 'snapshot_image_id': snapshot_image_id}
 
 
@@ -422,7 +428,10 @@ class InstanceCreatePayload(InstanceActionPayload):
 
     @classmethod
     def more(cls, about: EventContext, server: Instance, **facts: Any) -> dict[str, Any]:
-        """Return the additional fields of this payload, such as the fault, key pairs, tags and hypervisor name."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload.
+
+        These are the fault, the key pairs, the tags, the server's name at the hypervisor and the ids of certificates.
+        """
         return {
             **super().more(about, server, **facts),
             'keypairs': [KeypairPayload.like(pair) for pair in value(server, 'keypairs', ())],
@@ -438,10 +447,10 @@ def tag_words(server: Instance) -> list[str]:
 
 
 def hypervisor_name(about: EventContext, server: Instance) -> str | None:
-    """Return the server's name at the hypervisor, as ``virt.driver`` makes it, or None if the server has no id.
+    """Return the name of the server's domain at the hypervisor, or None if the object has no id.
 
-    The template [DEFAULT]instance_name_template is filled with the id, or with the names %(id)s, %(uuid)s and
-    %(project_id)s.
+    The name is made from the template [DEFAULT]instance_name_template. The template contains either one placeholder for
+    the server's id, such as %08x, or the placeholders %(id)s, %(uuid)s and %(project_id)s.
     """
     if 'id' not in server:
         return None
@@ -456,7 +465,7 @@ def hypervisor_name(about: EventContext, server: Instance) -> str | None:
 class InstanceExistsPayload(InstancePayload):
     """Notification payload: the usage of a server in a period.
 
-    If ``whole`` is True, the payload is about the last complete audit period. Otherwise the payload is about the
+    If the payload is made with ``whole=True``, it is about the last complete audit period. Otherwise it is about the
     present audit period, from the beginning of this period until now.
     """
 
@@ -465,7 +474,7 @@ class InstanceExistsPayload(InstancePayload):
 
     @classmethod
     def more(cls, about: EventContext, server: Instance, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
-        """Return the additional field of this payload: the audit period."""
+        """Return {field: value} for the field that this payload adds to InstancePayload: the audit period."""
         return {'audit_period': AuditPeriodPayload.of(about, whole=whole)}
 
 
@@ -497,7 +506,10 @@ class InstanceUpdatePayload(InstancePayload):
         old_display_name: str | None = None,
         **facts: Any,
     ) -> dict[str, Any]:
-        """Return the additional fields of this payload: states before and after, audit period, old name and tags."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload, and for the states.
+
+        The added fields are the states before and after, the audit period, the old name and the tags.
+        """
         state, task = after or (value(server, 'vm_state'), value(server, 'task_state'))
         changed: dict[str, Any] = {'state': state}
         if before is not None:

@@ -112,7 +112,7 @@ class FakeGuests(FakePart):
         if vif.id not in domain.vifs:
             if vif.is_function and vif.slot not in held:
                 raise errors.KilonovaError(
-                    f'Port {vif.id} is on device {vif.slot}, but server {instance.uuid} has {held}.'
+                    f'Port {vif.id} uses PCI function {vif.slot}, but server {instance.uuid} has only {held}.'
                 )
             domain.vifs.append(vif.id)
             if vif.is_function:

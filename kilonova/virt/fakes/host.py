@@ -153,7 +153,7 @@ class FakeDevices(FakePart):
         parents |= {uuid: parent for uuid, (parent, _type) in self.fake.mdevs.items()}
         found = {}
         for device in devices:
-            # A mediated device that was not created yet is missing in ``parents``, so its parent_addr is added.
+            # ``parents`` lacks a mediated device that was not created yet, so add the device with its parent_addr.
             own = parents | {device.address: parents.get(device.address) or getattr(device, 'parent_addr', None)}
             found[device.address] = frozenset(
                 {*_line(own, device.address), *(one for one in own if device.address in _line(own, one))}

@@ -132,12 +132,15 @@ class FakeLiveMigrations(FakePart):
         """Do nothing, because the fake driver never leaves a guest paused."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return whether the guest is on this host, or was transferred to it and waits for ``receive``."""
+        """Return whether the guest is on this host, or was transferred to it and ``receive`` is not called yet."""
         return instance.uuid in self.fake.domains or instance.uuid in self.fake.machine.arrived[self.fake.name]
 
     @scripted
     def receive(self, instance: objects.Instance) -> None:
-        """Add the transferred domain to the domains of this host. Its disk no longer counts as a copy of a move."""
+        """Add the transferred domain to the domains of this host, and make this host the owner of its disk.
+
+        The id of the move is deleted from the disk, so that an undo of the move does not delete the disk any more.
+        """
         came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         if came is not None:
             self.fake.domains[instance.uuid] = came

@@ -90,12 +90,12 @@ class FakeMoves(FakePart):
 
     @scripted
     def take_over(self, instance: objects.Instance, source: str) -> bool:
-        """Return False, because fake hosts share no storage."""
+        """Return False: fake hosts share no storage, so the disks of ``source`` are not on this host."""
         return False
 
     @scripted
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
-        """Return False, because fake hosts share no storage."""
+        """Return False: fake hosts share no storage, so this host never takes over disks of ``source``."""
         return False
 
     @scripted

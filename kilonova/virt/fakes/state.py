@@ -250,7 +250,7 @@ class FakeState:
         hostdevs = self.prepare(device for device in pci_devices if getattr(device, 'request_id', None) not in useless)
         if not set(slots.values()) <= set(hostdevs):
             raise errors.KilonovaError(
-                f'The ports of server {instance.uuid} are on {slots}, but the server has {hostdevs}.'
+                f'Ports of server {instance.uuid} use the PCI functions {slots}, but the server has only {hostdevs}.'
             )
         # The PCI functions of macvtap and vDPA ports stay on the host, so they are not devices of the domain.
         behind = [vif.slot for vif in instance.vifs if vif.vnic_type in BEHIND]

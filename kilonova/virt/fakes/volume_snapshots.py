@@ -15,7 +15,7 @@ class FakeVolumeSnapshots(FakePart):
 
     @scripted
     def take(self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume) -> None:
-        """Make the file of ``new`` the first file of the volume, to which the guest writes."""
+        """Make the guest write to the file of ``new``, by adding it as the first of the volume's files."""
         self.fake.check_volume(new)
         files = self._files(instance, old)
         if files[0] != new.file[0]:
@@ -30,7 +30,7 @@ class FakeVolumeSnapshots(FakePart):
     def withdraw(
         self, instance: objects.Instance, image_meta: ImageMeta, old: AttachedVolume, new: AttachedVolume, check: Check
     ) -> None:
-        """Remove the file of ``new`` if it is the first file of the volume."""
+        """Remove the file of ``new`` from the volume's files, if the guest writes to it."""
         check()
         if self.has(instance, new):
             self._files(instance, old).pop(0)
@@ -64,5 +64,5 @@ class FakeVolumeSnapshots(FakePart):
     def _files(self, instance: objects.Instance, volume: AttachedVolume) -> list[str]:
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or volume.volume_id not in domain.volumes:
-            raise GuestFailed(f'Guest {instance.uuid} is not running with volume {volume.volume_id}')
+            raise GuestFailed(f'Guest {instance.uuid} does not have volume {volume.volume_id}')
         return domain.files.setdefault(volume.volume_id, [volume.file[0]])

@@ -184,10 +184,10 @@ class DeviceAffinity:
         }
 
     def allow(self, cells: Collection[int], near: bool) -> bool:
-        """Return whether the host has the requested devices for a server on these NUMA cells.
+        """Return whether the host has free devices for all requests of a server that is placed on these NUMA cells.
 
-        With ``near``, all devices must be on these cells. Otherwise each request's NUMA policy says how near they must
-        be.
+        With ``near``, all devices must be on these cells. Otherwise the NUMA policy of each request says whether its
+        devices must be on these cells.
         """
         key = tuple(sorted(cells)), near
         if key not in self._answers:

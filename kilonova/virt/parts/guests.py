@@ -11,7 +11,7 @@ from kilonova.objects.vif import Vif
 from kilonova.virt.parts.disks import Check, ImageMeta
 
 # A function that waits for a new guest's network. It is called once, after the interfaces are plugged.
-# The guest is paused until this function returns. An exception from the function ends the creation of the guest.
+# The guest is paused until the Plugged function returns. If the function raises an error, the creation fails.
 Plugged = Callable[[], None]
 
 

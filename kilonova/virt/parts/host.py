@@ -27,7 +27,7 @@ class DriverMisconfigured(errors.Invalid):
 class MdevUnavailable(errors.HostRejected):
     """A guest's mediated device cannot be created, or a device with its uuid has another type or parent.
 
-    On another host the guest may get another device.
+    The server may be built on another host, where it gets another device.
     """
 
     cause = errors.Cause.DEVICE

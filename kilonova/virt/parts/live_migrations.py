@@ -122,7 +122,7 @@ class LiveProgress(TypedDict):
 
 
 # A function that is called periodically with the progress of a live migration.
-# If this function raises an exception, the migration is aborted, and ``migrate`` raises the same exception.
+# If a function of type LiveTold raises an exception, the migration is aborted, and ``migrate`` raises the exception.
 LiveTold = Callable[[LiveProgress], None]
 
 

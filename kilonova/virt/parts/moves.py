@@ -10,7 +10,7 @@ from kilonova.virt.parts.disks import ImageMeta
 from kilonova.virt.parts.guests import Plugged
 
 # A function that is called often with (bytes copied, bytes in total) while disks are copied.
-# An exception that this function raises ends the copy.
+# If a function of type Progress raises an exception, the copy of the disks ends.
 Progress = Callable[[int, int], None]
 
 
@@ -127,7 +127,7 @@ class Moves(Protocol):
         power_on: bool,
         plugged: Plugged | None = None,
     ) -> None:
-        """Restore the kept disks on the source of a reverted or undone move, and define the domain.
+        """Restore the disks that the source has kept as <uuid>_resize, and define the domain. Used if a move is undone.
 
         The guest is started if ``power_on`` is True. ``plugged`` is a function that waits for the network, as in
         ``Guests.spawn``. If the guest was never moved and is already on or off as requested, it is not changed.
