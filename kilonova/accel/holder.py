@@ -63,9 +63,10 @@ def came(migration_uuid: str) -> dict[str, str | None]:
 
 
 def its_own(metadata: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the system metadata to write when a server gets accelerator requests that are bound to its own uuid.
+    """Return the system metadata to write when a server is unshelved.
 
-    If the metadata has the uuid of an earlier migration, this uuid is deleted (value None).
+    The new accelerator requests are bound to the server's own uuid. If the metadata has the uuid of an earlier
+    migration, this uuid is deleted (value None).
     """
     return {BOUND_TO: None} if BOUND_TO in metadata else {}
 

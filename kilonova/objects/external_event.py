@@ -21,5 +21,5 @@ class InstanceExternalEvent(KilonovaObject):
 
     @property
     def key(self) -> str:
-        """The name by which code waits for this event: the event's name, and its tag if it has one."""
+        """The key under which code waits for this event: ``<name>-<tag>``, or only the name if there is no tag."""
         return f'{self.name}-{self.tag}' if self.tag else self.name

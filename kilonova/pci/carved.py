@@ -34,9 +34,9 @@ def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: b
     """Return a dict from address to reason, for functions of a host that are not offered to servers now.
 
     Functions without a vGPU type are not offered. ``named`` has pairs of a device and the device_spec that matches it.
-    ``reported`` says whether devices are reported to Placement. If so, all offered functions of a card must have the
-    same vGPU type, because they are one provider: the card's most frequent type, or the lowest of equally frequent
-    types.
+    ``reported`` says whether devices are reported to Placement. If so, a card is one provider, and all its offered
+    functions must have the same vGPU type. Then only functions with the card's most frequent type are offered, or with
+    the lowest one if several types are equally frequent.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

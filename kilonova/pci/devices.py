@@ -550,7 +550,7 @@ def _stored(entries: Mapping[str, _Entry], changes: Iterable[Change]) -> dict[st
 
 
 def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
-    """Return the device with discovered properties, or the same object if nothing changes.
+    """Return the device with the newly discovered properties ``columns``, or the same object if nothing changes.
 
     The device keeps its provider and the reasons why it is unavailable.
     """

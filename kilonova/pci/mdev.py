@@ -101,7 +101,7 @@ class ChosenTypes:
 
 
 class MdevTypes:
-    """The assignment of types of mediated devices to parent cards."""
+    """The type of mediated devices that each card (parent) of the host provides."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class MdevTypes:
         default: EnabledMdevType | None,
         chosen: ChosenTypes | None = None,
     ) -> None:
-        """Create the assignment. ``default`` is the type of parents that ``of_parent`` does not contain.
+        """Create the object. ``of_parent`` is {address of a card: type}; ``default`` is the type of all other cards.
 
         ``chosen`` are types that operators chose while the host ran. They have priority over ``of_parent`` and
         ``default``.
@@ -129,7 +129,7 @@ class MdevTypes:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> MdevTypes:
-        """Return the assignment from ``[devices]enabled_mdev_types`` and ``[mdev_<type>]``.
+        """Return the types that ``[devices]enabled_mdev_types`` and ``[mdev_<type>]`` assign to cards.
 
         Raises InvalidLibvirtMdevConfig if the configuration is wrong.
         """

@@ -8,7 +8,7 @@ pool, the host also knows the devices. Scheduler and host use this same code.
         pools.consume_requests(requests, provider_mapping=mapping, numa_cells=cells)
 
     pools = PciPools.from_devices([(device, kind.pool_keys(device)), …])  # host
-    pools.consume_requests(requests)           # [(PciDevice, request_id), …]; if PciDeviceRequestFailed, no change
+    pools.consume_requests(requests)           # [(PciDevice, request_id), …], or raises PciDeviceRequestFailed
 
 There is one pool for each physical function (with its virtual functions) and one for each other device. Two equal
 devices are in two pools, and one request may take devices from several pools.
@@ -78,7 +78,7 @@ class DevicePool:
             self.devices.append(device)
 
     def copy(self) -> DevicePool:
-        """Return a copy, from which devices can be taken without a change of this pool.
+        """Return a copy of the pool. Devices that are taken from the copy stay in this pool.
 
         The copy shares ``keys``, which is never changed.
         """
@@ -143,7 +143,7 @@ class PciPools:
         return cls(sorted(pools.values(), key=lambda pool: len(pool.keys)), sockets)
 
     def copy(self) -> PciPools:
-        """Return a copy, from which devices can be taken without a change of these pools."""
+        """Return a copy of the pools. Devices that are taken from the copy stay in these pools."""
         return PciPools([pool.copy() for pool in self.pools], self.sockets)
 
     @property

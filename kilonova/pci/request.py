@@ -382,7 +382,8 @@ def on_host(
 def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
     """Return the provider uuid of each device of a request, as allocated by Placement.
 
-    The uuids are read from ``mappings``. If these have none for the request, they are read from the request's spec.
+    ``mappings`` is {group of the Placement query: [provider uuid]}. If it has no group of the request, the result has
+    the uuids in the request's own spec.
     """
     if mappings:
         found = [

@@ -161,8 +161,8 @@ class AuditPeriodPayload(Payload):
 def period_of(about: EventContext, whole: bool) -> tuple[datetime.datetime, datetime.datetime]:
     """Return the begin and the end of an audit period, in UTC without a time zone.
 
-    If ``whole`` is True, the result is about the last complete audit period. Otherwise the result is about the present
-    audit period: its begin, and now.
+    If ``whole`` is True, this is the last complete audit period. Otherwise it is the present audit period, which is
+    returned with the present time as its end.
     """
     now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
     return (last_period if whole else present_period)(about.audit_period, now)
@@ -363,7 +363,7 @@ class InstanceActionRescuePayload(InstanceActionPayload):
     def more(
         cls, about: EventContext, server: Instance, *, rescue_image_ref: str | None = None, **facts: Any
     ) -> dict[str, Any]:
-        """Return {field: value} for the fields that this payload adds to InstancePayload: fault and rescue image."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload: fault, rescue image id."""
         return {**super().more(about, server, **facts), 'rescue_image_ref': rescue_image_ref}
 
 
@@ -409,7 +409,7 @@ class InstanceActionSnapshotPayload(InstanceActionPayload):
     def more(
         cls, about: EventContext, server: Instance, *, snapshot_image_id: str = '', **facts: Any
     ) -> dict[str, Any]:
-        """Return {field: value} for the fields that this payload adds to InstancePayload: the fault and new image."""
+        """Return {field: value} for the fields that this payload adds to InstancePayload: fault and new image id."""
         return {**super().more(about, server, **facts), 'snapshot_image_id': snapshot_image_id}
 
 

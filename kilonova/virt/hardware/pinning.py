@@ -87,7 +87,7 @@ def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int]
             return chosen, threads
     if not whole:
         return None
-    # No equal number of CPUs on each core gives ``count`` CPUs, so fill the cores one after the other.
+    # The same number of threads of each core never gives ``count`` CPUs, so use up one core after the other.
     chosen = [cpu for core in usable for cpu in core][:count]
     return (chosen, 1) if len(chosen) == count else None
 

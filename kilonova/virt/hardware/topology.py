@@ -54,7 +54,8 @@ class ImageVCPULimitsRangeImpossible(errors.Invalid):
 class TopologyLimits:
     """Preferred and maximum numbers of sockets, cores and threads.
 
-    ``liked`` is {part: preferred number} and has only requested parts. ``most`` is {part: maximum} and has all parts.
+    The keys of the dicts are 'sockets', 'cores' and 'threads'. ``liked`` has the preferred numbers, if there are any.
+    ``most`` has the maximum number for each key.
     """
 
     liked: dict[str, int]

@@ -37,7 +37,7 @@ class MdevUnavailable(errors.HostRejected):
 
 
 class Listener(Protocol):
-    """The receiver of a driver's events, such as a guest that was stopped by the driver or by another program.
+    """The receiver of a driver's events, such as the stop of a guest by the driver or by another program.
 
     Each method must return at once.
     """
