@@ -160,9 +160,10 @@ def identity_of_keystone(policy: Policy, environ: WSGIEnvironment) -> RequestCon
 
 
 def identity_of_token(environ: WSGIEnvironment) -> RequestContext | webob.Response:
-    """Return the identity from the token ``user:project``, or an error response. It is used with auth_strategy noauth2.
+    """Return the identity from the token ``user:project``, or an error response if the request has no token.
 
-    The token is not validated. The user ``admin`` is an administrator.
+    The API uses this function with auth_strategy noauth2: tokens are not validated. The user ``admin`` is an
+    administrator.
     """
     token = environ.get('HTTP_X_AUTH_TOKEN')
     if not token:

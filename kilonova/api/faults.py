@@ -76,7 +76,7 @@ def of_error(error: Exception) -> webob.Response:
     if isinstance(error, webob.exc.HTTPException):
         return of_response(error)
     if engine.is_unreachable(error):
-        LOG.error('A database does not answer: %s', error)
+        LOG.error('A database does not answer, so a request fails with status 503: %s', error)
         return fault(503, 'A database of this cloud does not answer. Please try again later.')
     LOG.error('Unexpected exception in the API', exc_info=error)
     return fault(

@@ -33,7 +33,7 @@ class Field(NamedTuple):
 
 
 class Fields:
-    """The fields of a resource.
+    """The response fields of a resource.
 
     The list of fields for each microversion is computed once.
     """

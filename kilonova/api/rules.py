@@ -40,5 +40,5 @@ BASE = tuple(
 
 
 def rule(name: str, default: str, description: str) -> policy.RuleDefault:
-    """Return a policy rule with Nova's name and default, for tokens of project scope."""
+    """Return a policy rule for tokens of project scope. ``default`` is its default check string, such as ADMIN."""
     return policy.RuleDefault(name, default, description, scope_types=['project'])

@@ -101,7 +101,7 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
 )
 # Kilonova's own API is not in the list of versions, because clients choose a version of the compute API from that list.
 _OWN = {'id': 'v1', 'status': 'CURRENT'}
-# The 2.0 API has no microversions, so its responses name none.
+# For each API version: the media type that the documents of API versions show to clients.
 _MEDIA_TYPES = {'v2.0': 'application/vnd.openstack.compute+json;version=2', 'v2.1': MEDIA_TYPE}
 
 

@@ -137,10 +137,13 @@ class PolicyInterface(Protocol):
     """The interface of the policy checks. ``policies.Policy`` implements it."""
 
     def allows(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the caller passes a policy rule for this target."""
+        """Return whether the caller passes a policy rule for ``target``, the project and user of a resource."""
 
     def authorise(self, ctxt: RequestContext, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Raise PolicyNotAuthorized (403) if the caller does not pass a policy rule for this target."""
+        """Raise PolicyNotAuthorized (403) if the caller does not pass a policy rule for ``target``.
+
+        ``target`` is the project and user of a resource.
+        """
 
 
 @dataclass(frozen=True)
@@ -206,16 +209,16 @@ class Call:
     application_url: str = ''
 
     def may(self, rule: str, target: Mapping[str, Any] | None = None) -> bool:
-        """Return whether the caller passes a policy rule.
+        """Return whether the caller passes a policy rule for ``target``, the project and user of a resource.
 
-        The default target is the property ``target``.
+        The default is the property ``self.target``.
         """
         return self.policy.allows(self.ctxt, rule, target or self.target)
 
     def authorise(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Raise PolicyNotAuthorized (403) if the caller does not pass a policy rule, for this target.
+        """Raise PolicyNotAuthorized (403) if the caller does not pass a policy rule for ``target``.
 
-        The default target is the property ``target``.
+        ``target`` is the project and user of a resource. The default is the property ``self.target``.
         """
         self.policy.authorise(self.ctxt, rule, target or self.target)
 

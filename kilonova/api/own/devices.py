@@ -88,7 +88,7 @@ FIELDS = Fields(
 )
 
 
-# --- queries ---------------------------------------------------------------------------------------------------------
+# --- queries to the cells --------------------------------------------------------------------------------------------
 def _number(conn: Connection, marker: str) -> int | None:
     row = pci_devices.find(conn, uuid=marker)
     return None if row is None else row['id']

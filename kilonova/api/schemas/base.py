@@ -67,12 +67,10 @@ class Window(NamedTuple):
 # Lengths are checked first, so that checking a value that is too long does not take much time.
 # A text that is longer than ``maxLength`` is not compared with a pattern or format.
 # The items of a list that is longer than ``maxItems`` are not checked.
-# Repeated items of a list are found in one pass.
-# The error that is reported for a value is the most relevant of its first ``MOST_ERRORS`` errors.
+# The keyword ``uniqueItems`` is checked with a set, so the time does not grow with the square of the number of items.
 # ``$`` in a pattern matches only the end of the text. Python's ``re`` would also match it before a final line feed.
 
-# A response reports only the most relevant schema error of a value.
-# It is chosen among the first ``MOST_ERRORS`` errors that are found.
+# The maximum number of schema errors that are searched for in one body or query. The most relevant one is reported.
 MOST_ERRORS = 50
 
 Errors = Iterator[jsonschema.ValidationError]
@@ -93,7 +91,7 @@ _BOUNDS: dict[type, str] = {str: 'maxLength', list: 'maxItems', dict: 'maxProper
 
 
 def _is_long(value: Any, schema: dict[str, Any]) -> bool:
-    """Return whether the value is longer than its schema allows. The other keywords are then not checked."""
+    """Return whether a text, list or dict is longer than its schema allows. If it is, no other keyword is checked."""
     bound = _BOUNDS.get(type(value))
     return bound is not None and bound in schema and len(value) > schema[bound]
 
@@ -207,9 +205,12 @@ VALIDATOR = jsonschema.validators.extend(
 )
 
 
-# --- schemas ---------------------------------------------------------------------------------------------------------
+# --- schemas of bodies and queries -----------------------------------------------------------------------------------
 def at(schema: Any, version: int) -> Any:
-    """Return the plain JSON schema that ``schema`` has in a microversion."""
+    """Return ``schema`` as the plain JSON schema of microversion 2.``version``.
+
+    All ``Obj`` and ``Windows`` inside ``schema`` are replaced by plain JSON schemas.
+    """
     if isinstance(schema, (Obj, Windows)):
         return schema.at(version)
     if isinstance(schema, dict):
@@ -295,8 +296,8 @@ class QuerySchema:
     def of(cls, *props: Prop, strict_since: int = STRICT_SINCE, private: bool = False) -> QuerySchema:
         """Return the schema of a query with these properties.
 
-        ``strict_since`` and ``private`` are the fields of this class. The default of ``strict_since`` is 75 here, but
-        102 in the constructor.
+        Unknown parameters are refused from microversion 2.75 on, unless ``strict_since`` says otherwise. ``private``
+        says whether parameters whose name begins with an underscore are accepted.
         """
         return cls(props, strict_since, private)
 

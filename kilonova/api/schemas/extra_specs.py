@@ -39,7 +39,7 @@ class InvalidExtraSpec(Invalid):
 
 
 class Spec(NamedTuple):
-    """A row of the table: one extra spec, or several that have the same check.
+    """One extra spec that Nova or a plug-in defines, or several extra specs that have the same check.
 
     ``name`` is a regular expression for the whole key. ``check`` returns a text that says what is wrong with a value,
     or None if the value is valid. If ``always`` is true, values are checked at every microversion, not only since 2.86,
@@ -121,7 +121,7 @@ def _either(*values: str) -> str:
 _COUNT, _SIZE = _whole(1), _whole(0)
 _CPU_LIST = _form(r'\^?\d+(-\d+)?(,\^?\d+(-\d+)?)*')
 _GROUP = r'([a-zA-Z0-9_-]{1,64})?'
-# Placement has the standard names, and creates a name CUSTOM_… at its first use. So any such name is accepted.
+# Names of resource classes and traits: Placement has the standard names, and creates a name CUSTOM_… at its first use.
 _CLASSES = f'{_either(*os_resource_classes.STANDARDS)}|CUSTOM_[A-Z0-9_]+'
 _TRAITS = f'{_either(*os_traits.get_traits())}|CUSTOM_[A-Z0-9_]+'
 

@@ -91,7 +91,7 @@ def when(value: str) -> datetime.datetime:
     return timeutils.normalize_time(timeutils.parse_isotime(value))
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------
+# --- format checks ---------------------------------------------------------------------------------------------------
 class BadName(ValueError):
     """Error of a format check: a name is not valid.
 

@@ -51,13 +51,13 @@ class NotANumber(Invalid):
 
 
 class NotAdded(Conflict):
-    """Error 409: the host is in another zone already, or has servers and would change its zone."""
+    """Error 409: the host is in another zone already, or it has servers and the aggregate would change its zone."""
 
     msg_fmt = 'Cannot add host to aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
 
 class NotRemoved(Conflict):
-    """Error 409: the host has servers, and would change its zone."""
+    """Error 409: without the aggregate the host would be in another zone, which is forbidden while it has servers."""
 
     msg_fmt = 'Cannot remove host from aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
@@ -242,14 +242,14 @@ def remove_host(backend: Backend, ctxt: RequestContext, identifier: str, host: s
 def _number(identifier: str) -> int:
     number = host_service.as_number(identifier)
     if number is None:
-        # An integer with more digits than any id has passes this check. The aggregate with this id then does not exist.
+        # A text that is not an integer gets error 400. An integer that is too large to be an id gets error 404.
         if re.fullmatch('-?[0-9]+', identifier) is None:
             raise NotANumber
         raise AggregateNotFound(aggregate_id=identifier)
     return number
 
 
-# --- zones -----------------------------------------------------------------------------------------------------------
+# --- availability zones ----------------------------------------------------------------------------------------------
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the availability zone of a host that is in the aggregates ``rows`` and in no others."""
     return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
@@ -316,12 +316,12 @@ def _have_servers(backend: Backend, hosts: list[str]) -> bool:
     return False
 
 
-# --- Placement -------------------------------------------------------------------------------------------------------
+# --- update of Placement ---------------------------------------------------------------------------------------------
 def _remember(conn: engine.Connection, ctxt: RequestContext, aggregate_uuid: str, host: str) -> operations.OperationRow:
-    """Insert and return an operation row for the update of an aggregate in Placement. ``host`` joins or leaves it.
+    """Insert and return an operation row for the update of an aggregate in Placement.
 
-    This process makes the update and deletes the row. If it has not done so within ``MEND_AFTER`` seconds, a conductor
-    makes the update.
+    ``host`` is the host that was added to the aggregate or removed from it. This process makes the update and deletes
+    the row. If this process has not done so within ``MEND_AFTER`` seconds, a conductor makes the update.
     """
     row = operations.OperationRow.new(
         ctxt,

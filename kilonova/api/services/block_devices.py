@@ -226,7 +226,7 @@ def check_count(limit: int, disks: int) -> None:
         raise TooManyDisks(most=limit)
 
 
-# --- devices of images -----------------------------------------------------------------------------------------------
+# --- block devices of images -----------------------------------------------------------------------------------------
 def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
     """Return the block device that describes one volume's snapshot in an image that is created from a server.
 
@@ -266,13 +266,15 @@ def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not text:
         return []
     if not strutils.bool_from_string(properties.get(_SECOND)):
-        raise BadDevices(reason=f'it is in the older syntax; only the newer syntax, with {_SECOND}, is supported')
+        raise BadDevices(
+            reason=f'the value is in the older syntax; only the newer syntax, with {_SECOND}, is supported'
+        )
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise BadDevices(reason=f'it is not JSON: {error}') from None
+        raise BadDevices(reason=f'the value is not JSON: {error}') from None
     if not isinstance(found, list) or len(found) > MOST_OF_IMAGE or not all(isinstance(each, dict) for each in found):
-        raise BadDevices(reason=f'it must be a list of at most {MOST_OF_IMAGE} block devices')
+        raise BadDevices(reason=f'the value must be a list of at most {MOST_OF_IMAGE} block devices')
     return [_of_image(device) for device in found]
 
 
@@ -307,7 +309,7 @@ def has_root(devices: Iterable[Mapping[str, Any]]) -> bool:
     return any(_boot_index(device) == 0 for device in devices)
 
 
-# --- one block device ------------------------------------------------------------------------------------------------
+# --- conversion of one block device ----------------------------------------------------------------------------------
 def _from_old(devices: Iterable[Mapping[str, Any]], has_image: bool) -> list[dict[str, Any]]:
     """Convert block devices from the older syntax to the newer one.
 
@@ -422,7 +424,7 @@ def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) 
     }
 
 
-# --- all block devices -----------------------------------------------------------------------------------------------
+# --- checks of all block devices -------------------------------------------------------------------------------------
 def _check_boot_order(devices: Iterable[Mapping[str, Any]], has_image: bool) -> None:
     """Raise BootSequence if the boot indexes are not 0, 1, 2 and so on.
 

@@ -258,7 +258,7 @@ def create(backend: Backend, ctxt: RequestContext, request: CreateRequest) -> Cr
     return _accept(backend, ctxt, shared, allowed, keys)
 
 
-# --- checks ----------------------------------------------------------------------------------------------------------
+# --- checks of a create request --------------------------------------------------------------------------------------
 def check_request(request: CreateRequest) -> None:
     """Check the parts of the request that need no database and no other service. Raises Invalid if a check fails."""
     if request.min_count > request.max_count:
@@ -447,7 +447,7 @@ def _host_of_node(backend: Backend, node: str) -> str:
     return host
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- write the rows of new servers -----------------------------------------------------------------------------------
 def _accept(
     backend: Backend, ctxt: RequestContext, shared: _Shared, allowed: quota.UserLimits, keys: sealing.SealingKeys | None
 ) -> Created:

@@ -14,7 +14,7 @@ from kilonova.db.queries.operations import OperationRow
 from kilonova.errors import InstanceInvalidState, InstanceNotFound, InstanceNotReady
 from kilonova.objects import Instance
 
-# The states that the action resetState can set, with the event that changes the server's state.
+# The states that the action os-resetState can set, with the event that changes the server's state.
 RESETS = {'active': 'reset.active', 'error': 'reset.error'}
 
 

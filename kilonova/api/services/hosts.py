@@ -30,7 +30,7 @@ from kilonova.rpc.interface import VersionCapError
 LOG = logging.getLogger(__name__)
 
 COMPUTE = 'nova-compute'
-# Services of WSGI applications: their rows only record the version and have no heartbeat.
+# Services that are WSGI applications. Their rows in the table ``services`` have a version, but no heartbeat.
 HIDDEN = frozenset(('nova-osapi_compute', 'nova-metadata'))
 # The maximum number of hosts that one API request calls at the same time.
 ASKED_AT_ONCE = 16
@@ -89,7 +89,7 @@ class NotSupported(KilonovaError):
 
 
 class InCell(NamedTuple):
-    """A row and the database of the cell that it is stored in."""
+    """A row of a cell database, together with this database (``cell``)."""
 
     row: dict[str, Any]
     cell: Any
@@ -99,7 +99,7 @@ class InCell(NamedTuple):
 def list_services(
     backend: Backend, host: str | None = None, binary: str | None = None, silent: list[Any] | None = None
 ) -> list[InCell]:
-    """Return the services of all cells, each row with its availability zone under ``zone``.
+    """Return the services of all cells, each row with its availability zone under the key ``zone``.
 
     Services that have no heartbeat (``HIDDEN``) are left out. Runs one SQL statement for each cell. ``host`` and
     ``binary`` are filters. Cells whose database does not answer are appended to the list ``silent``. If ``silent`` is
@@ -211,8 +211,8 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
 
     ``values`` is a dict of these columns. If a compute service is enabled or disabled, its host receives an RPC call.
     The host then changes the trait in Placement that excludes it from scheduling. A host that does not receive the call
-    changes the trait when it is up again. If a compute service is forced down, conductors continue at once with the
-    operations that wait for the host.
+    changes the trait later, when it reads its service row again. If a compute service is forced down, conductors
+    continue at once with the operations that wait for the host.
 
     Raises EvacuatedServersLeft if forced_down is removed before the host has cleaned up after evacuations, and
     NoSuchService if the service was deleted.
@@ -275,11 +275,16 @@ def _tell(backend: Backend, ctxt: RequestContext, row: dict[str, Any]) -> None:
         if backend.compute is not None:
             backend.compute.set_host_enabled(ctxt, server=row['host'], enabled=not row['disabled'])
     except KilonovaError as error:
-        LOG.warning('Compute service on host %s was %s, but could not be notified: %s', row['host'], change, error)
+        LOG.warning(
+            'Compute service on host %s was %s, but could not be notified; it will read the change later: %s',
+            row['host'],
+            change,
+            error,
+        )
 
 
 def with_zone(backend: Backend, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the service's row with its availability zone under ``zone``."""
+    """Return the service's row with its availability zone under the key ``zone``."""
     with backend.api_db.read() as conn:
         return {**row, 'zone': _zone(backend, row, _zone_of_hosts(aggregates.zones(conn)))}
 
@@ -295,9 +300,9 @@ def list_nodes(
 ) -> list[InCell]:
     """Return the compute nodes of all cells that answer, ordered by cell and id, starting after ``marker``.
 
-    Each row has its compute service under ``service``. ``pattern`` filters the nodes by their hostname, and ``limit``
-    is the maximum number of nodes. The marker is an id if ``marker_is_number``, otherwise a uuid. Nodes of hosts
-    without a host mapping or without a service are left out.
+    Each row has its compute service under the key ``service``. ``pattern`` filters the nodes by their hostname, and
+    ``limit`` is the maximum number of nodes. The marker is an id if ``marker_is_number``, otherwise a uuid. Nodes of
+    hosts without a host mapping or without a service are left out.
 
     Raises MarkerNotFound if no cell has the marker's node, and Unanswered if the node may be in a cell that does not
     answer.
@@ -353,7 +358,7 @@ def as_number(text: str) -> int | None:
 
 
 def find_node(backend: Backend, identifier: str, is_number: bool) -> InCell:
-    """Return one compute node with its compute service under ``service``.
+    """Return one compute node with its compute service under the key ``service``.
 
     ``identifier`` is an id if ``is_number``, otherwise a uuid. Raises NodeNotFound if the node does not exist, and
     Unanswered if it may be in a cell that does not answer.
@@ -440,9 +445,10 @@ def uptimes(backend: Backend, ctxt: RequestContext, nodes: Iterable[InCell]) -> 
 
 
 def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the compute nodes of a host, and for each project the resources that its servers use on the host.
+    """Return two lists: the rows of a host's compute nodes, and the resources that each project uses on the host.
 
-    Raises HostNotMapped if the host is in no cell, and ComputeHostNotFound if it has no node.
+    A row of the second list has the sums over the flavors of one project's servers. Raises HostNotMapped if the host is
+    in no cell, and ComputeHostNotFound if it has no node.
     """
     with backend.api_db.read() as conn:
         mapping = cells.get_host(conn, host)
@@ -456,7 +462,7 @@ def resources(backend: Backend, host: str) -> tuple[list[dict[str, Any]], list[d
 
 
 def statistics(backend: Backend) -> dict[str, int]:
-    """Return the resource sums over all enabled compute nodes of the cells that answer."""
+    """Return a dict from resource to its sum over all enabled compute nodes. Cells that do not answer are left out."""
 
     def ask(cell: Database) -> dict[str, Any]:
         with cell.read() as conn:
@@ -469,7 +475,7 @@ def statistics(backend: Backend) -> dict[str, int]:
     return total
 
 
-# --- zones -----------------------------------------------------------------------------------------------------------
+# --- availability zones ----------------------------------------------------------------------------------------------
 def list_zones(backend: Backend) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Return a dict from availability zone to a dict from host to the list of its service rows.
 

@@ -235,7 +235,7 @@ def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], 
     if not found.kernel:
         for name, value in (('ramdisk_id', found.ramdisk), ('os_command_line', properties.get('os_command_line'))):
             if value:
-                raise KernelUnusable(name=name, reason='it cannot be used without kernel_id.')
+                raise KernelUnusable(name=name, reason='the property cannot be used without kernel_id.')
     size = 0
     for name, image_id in zip(('kernel_id', 'ramdisk_id'), found, strict=True):
         if image_id:

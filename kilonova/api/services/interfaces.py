@@ -32,7 +32,7 @@ ATTACH, DETACH = 'attach_interface', 'detach_interface'
 
 
 class NetworkAndPort(Invalid):
-    """Error 400: the request names a network and a port."""
+    """Error 400: the request names both a network and a port. Only one of them is allowed."""
 
     msg_fmt = 'Must not input both network_id and port_id: net_id is %(network_id)s, and port_id %(port_id)s.'
 
@@ -100,7 +100,7 @@ class WantedInterface:
         return [{'uuid': self.network_id, 'fixed_ip': self.address}] if self.network_id else []
 
 
-# --- attach ----------------------------------------------------------------------------------------------------------
+# --- attach an interface ---------------------------------------------------------------------------------------------
 def attach(
     backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: WantedInterface, *, external: bool
 ) -> Port:
@@ -241,7 +241,7 @@ def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
     return found
 
 
-# --- detach ----------------------------------------------------------------------------------------------------------
+# --- detach an interface ---------------------------------------------------------------------------------------------
 def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, port_id: str) -> None:
     """Accept the detach of an interface from a server, and wake a conductor.
 

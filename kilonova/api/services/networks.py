@@ -163,8 +163,9 @@ class PortNotServed(Invalid):
 class RequestedInterface:
     """A requested interface: an existing port of the user, or a new port in a network.
 
-    ``network_id`` is '' while only the port is known, and AUTO if the network is created later. ``address`` is the
-    requested fixed address of a new port. ``device`` is the PCI request of a port that is a function of a PCI device.
+    ``network_id`` is '' until the network of an existing port is looked up, and AUTO if Neutron will create it.
+    ``address`` is the requested fixed address of a new port. ``device`` is the PCI request of a port that is a function
+    of a PCI device.
     ``resource_request`` has the resources that the port requests from Placement, in Neutron's format. ``profile`` is
     the device profile of a port that is an accelerator. ``tag`` is the device tag by which the guest finds the
     interface.
@@ -504,7 +505,7 @@ def _check_port(port: Port) -> None:
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
-        # Refuse the port: it is not known which resource provider in Placement has the resources that it guarantees.
+        # Refuse the port: it is not known which resource provider in Placement has the guaranteed resources.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(
             port_id=port.id,

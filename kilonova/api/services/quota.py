@@ -67,7 +67,7 @@ class LimitTooLarge(Invalid):
 
 
 class LostRace(OverQuota):
-    """Concurrent requests exceed the quota. This request was withdrawn completely and can be repeated."""
+    """Error: concurrent requests exceeded the quota. The rows of this request were removed, so it can be repeated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +152,9 @@ def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]
 def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
     """Return the usage of a project's servers and, if ``user_id`` is given, of this user's servers in the project.
 
-    Servers of all cells are counted, and servers that have no cell yet. Runs one SQL statement for each database. If a
-    cell does not answer, the sizes of its servers are taken from the request specs in the API database.
+    The result has two dicts from resource to amount: ``shared`` for the project and ``own`` for the user. Servers that
+    have no cell yet are counted, too. Runs one SQL statement for each database. If a cell does not answer, the sizes of
+    its servers are taken from the request specs in the API database.
     """
     # Read the build requests before the cells. Otherwise a server that moves into a cell in the meantime is missed.
     with backend.api_db.read() as conn:
@@ -195,9 +196,9 @@ def is_ours(backend: Backend) -> bool:
     return backend.options.quota_driver == DB
 
 
-# --- checks ----------------------------------------------------------------------------------------------------------
+# --- checks of a request ---------------------------------------------------------------------------------------------
 def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[str, int]:
-    """Return the resources that ``count`` servers of a flavor need, by resource.
+    """Return a dict from resource to the amount that ``count`` servers of a flavor need.
 
     ``flavor`` has vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs and image (the image's properties).
     """

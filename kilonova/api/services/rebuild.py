@@ -58,7 +58,7 @@ class NumaTopologyChanges(Invalid):
 
 
 class OtherImageOfVolume(Invalid):
-    """Error 400: the root volume was made from another image, and before 2.93 a rebuild can't change that."""
+    """Error 400: the root volume was made from another image. Before microversion 2.93 a rebuild can't replace it."""
 
     msg_fmt = 'Unable to rebuild with a different image for a volume-backed server: this needs API 2.93.'
 

@@ -80,7 +80,7 @@ class _Move:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-# --- requesting a move -----------------------------------------------------------------------------------------------
+# --- requests for a move ---------------------------------------------------------------------------------------------
 @quota.settled
 def resize(
     backend: Backend, ctxt: RequestContext, server: ServerRef, flavor_ref: str, disk_config: str | None = None
@@ -323,7 +323,7 @@ def _accept(backend: Backend, ctxt: RequestContext, server: ServerRef, move: _Mo
     backend.conductor.migrate_server(ctxt, operation=row.uuid)
 
 
-# --- ending a move ---------------------------------------------------------------------------------------------------
+# --- confirm and revert ----------------------------------------------------------------------------------------------
 def confirm(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
     """Accept the confirmation of a finished resize or migration.
 

@@ -112,7 +112,7 @@ def _check_count(backend: Backend, allowed: quota.UserLimits, added: int = 0) ->
         raise TooManyGroups
 
 
-# --- the groups of servers -------------------------------------------------------------------------------------------
+# --- groups of servers -----------------------------------------------------------------------------------------------
 def of_server(backend: Backend, server: str) -> list[str]:
     """Return the uuids of the server groups that the server is in."""
     with backend.api_db.read() as conn:

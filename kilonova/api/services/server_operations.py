@@ -117,9 +117,9 @@ def find_server(
     is true, a caller with the role ``service`` finds servers of all projects. Runs two SQL statements.
 
     Raises HostNotAdopted for WORK if the server's host still runs nova-compute. Raises InstanceNotFound if the server
-    does not exist. It is also raised for a server of another project, because the
-    caller must not learn that the server exists. Raises an error if the cell's database does not answer, unless
-    ``purpose`` is PARTIAL and ``version`` is at least 69 (microversion 2.69).
+    does not exist, or belongs to another project, because the caller must not learn that such a server exists. Raises
+    an error if the cell's database does not answer, unless ``purpose`` is PARTIAL and ``version`` is at least 69
+    (microversion 2.69).
     """
     with backend.api_db.read() as conn:
         place = servers.find(conn, uuid)
@@ -186,7 +186,7 @@ def check_editable(server: ServerRef, method: str) -> None:
 
 
 def action(ctxt: RequestContext, name: str) -> dict[str, Any]:
-    """Return the columns of a new row of instance actions, which records the request ``name`` for the server."""
+    """Return the columns of a new instance action, which records that a request started the action ``name``."""
     return {'action': name, 'request_id': ctxt.request_id, 'user_id': ctxt.user_id, 'project_id': ctxt.project_id}
 
 
@@ -262,11 +262,11 @@ def accept_in_turn(
     name: str,
     **more: Any,
 ) -> None:
-    """Call ``accept``, and retry while a short operation of the server is running.
+    """Call ``accept`` with these arguments, and retry while a short operation of the server is running.
 
     A short operation attaches or detaches an interface or a volume, or creates or deletes a volume snapshot. It may
-    change the server after the caller has checked it. If this matters, the caller passes a function as ``write`` (in
-    ``more``), which checks the server again in the transaction.
+    change the server after the caller has checked the server. If this matters, the caller passes a function as
+    ``write`` (in ``more``), which checks the server again in the transaction.
 
     Raises InstanceBusy if the short operations don't end within the RPC response timeout, or if another kind of
     operation is running.
@@ -282,7 +282,7 @@ def accept_in_turn(
 
 
 def _is_free(conn: Connection, server: ServerRef) -> bool | None:
-    """Return whether no operation is running on the server.
+    """Return True if no operation is running on the server, and False if a long operation is running.
 
     Return None if a short operation is running, which will end soon.
     """
@@ -317,7 +317,8 @@ def run_beside(
 ) -> None:
     """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
 
-    Only for operations that read the state of the server's ports or of one of its volumes from another service.
+    ``kind`` and ``args`` are the kind and the arguments of the operation. Use this function only for operations that
+    read the state of the server's ports or of one of its volumes from another service.
     """
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))

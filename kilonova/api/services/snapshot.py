@@ -68,7 +68,7 @@ class Making:
 
 
 def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making) -> str:
-    """Create an image of the server, and return the image's id.
+    """Create an image of the server with the parameters ``making``, and return the image's id.
 
     The image stays queued until the host has uploaded the data. The image of a server that boots from a volume is
     active at once. The image belongs to the caller, because it is created with the caller's token.
@@ -225,7 +225,8 @@ def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
         LOG.warning(
-            'If the snapshot of image %s was not accepted, a conductor deletes the image in %d s (operation %s): %s',
+            'It is unknown if the request for image %s was accepted; if not, a conductor deletes the image in %d s '
+            '(operation %s): %s',
             image_id,
             LATE,
             note,

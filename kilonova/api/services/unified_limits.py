@@ -81,8 +81,8 @@ def amounts(flavor: Mapping[str, Any], aliases: Aliases, pcpu_as_vcpu: bool = Fa
     """Return a dict from limit name to the amount that one server of a flavor uses.
 
     The scheduler requests the same amounts from Placement. ``flavor`` has vcpus, memory_mb, root_gb, ephemeral_gb,
-    swap, extra_specs, and the properties of the image under ``image``. If ``pcpu_as_vcpu`` is true, dedicated CPUs
-    count as VCPU.
+    swap, extra_specs, and the properties of the image under the key ``image``. If ``pcpu_as_vcpu`` is true, dedicated
+    CPUs count as VCPU.
     """
     extra_specs = flavor.get('extra_specs') or {}
     resources = _resources(flavor, extra_specs)

@@ -45,7 +45,7 @@ class CertificatesUnverified(Invalid):
 
 
 class Row(NamedTuple):
-    """A set of unsupported names, and the reason that the error message tells users.
+    """Unsupported extra specs or image properties, and the reason that the error message tells users.
 
     ``names`` are shell-style patterns (fnmatch), such as ``quota:vif_*``.
     """
@@ -85,7 +85,7 @@ IMAGE_PROPERTIES: tuple[Row, ...] = (
 SNAPSHOTS: tuple[Row, ...] = (
     Row(('os_require_quiesce',), "the guest's file systems cannot be frozen; stop the server first"),
 )
-# Members of a create request that have an error class of their own if the cloud does not support them.
+# Members of a create request that some clouds do not support, with the error class for each of them.
 FIELDS: dict[str, type[Invalid]] = {
     'networks': NoNetworkService,
     'security_groups': NoSuchSecurityGroup,
@@ -98,7 +98,7 @@ _OFF = frozenset(('', '0', '[]', 'disabled', 'f', 'false', 'n', 'no', 'none', 'o
 
 
 def names(rows: Iterable[Row]) -> set[str]:
-    """Return the name patterns of all rows."""
+    """Return the names (patterns) of all extra specs or image properties in ``rows``."""
     return {name for row in rows for name in row.names}
 
 

@@ -51,7 +51,7 @@ class NotAFile(Invalid):
 
 
 class SnapshotUnknown(Invalid):
-    """Error 400: the volume has no such snapshot."""
+    """Error 400: the requested snapshot does not exist, or is a snapshot of another volume."""
 
     msg_fmt = 'Snapshot %(snapshot)s of volume %(volume)s could not be found.'
 
@@ -96,8 +96,8 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
 def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, merge: MergedFiles) -> None:
     """Accept the deletion of a snapshot: the server's host will merge two files of the volume into one.
 
-    ``merge`` has the names of the two files under ``file`` and ``into``. Raises NotItsState if the snapshot's status is
-    not deleting. Also raises the other errors of ``create``.
+    ``merge`` has the names of the two files under the keys ``file`` and ``into``. Raises NotItsState if the snapshot's
+    status is not deleting. Also raises the other errors of ``create``.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
     args = DeleteSnapshotArguments(volume_id=volume.volume_id, snapshot_id=snapshot_id, merge=merge)

@@ -189,7 +189,7 @@ def set_delete_on_termination(server: ServerRef, volume_id: str, value: bool) ->
             raise NotAttached(server=server.uuid, volume=volume_id)
 
 
-# --- attach ----------------------------------------------------------------------------------------------------------
+# --- attach a volume -------------------------------------------------------------------------------------------------
 def attach(
     backend: Backend, ctxt: RequestContext, server: ServerRef, wanted: WantedAttachment, *, multiattach: bool
 ) -> AcceptedAttach:
@@ -243,9 +243,9 @@ def _is_offloaded(server: ServerRef) -> bool:
 
 
 def _connection(volume: Volume, server: str) -> str:
-    """Return the first value of the column connection_info in a new block_device_mapping row.
+    """Return the text of the column connection_info for a new block_device_mapping row.
 
-    It has no connection data, because the volume has no attachment yet.
+    The text describes the volume. It has no connection data, because the volume has no attachment yet.
     """
     found = AttachedVolume('', volume.id, volume.size, multiattach=volume.multiattach)
     return found.connection_info(server)
@@ -318,7 +318,7 @@ def attached(backend: Backend, ctxt: RequestContext, server: ServerRef, attach: 
     return row
 
 
-# --- detach ----------------------------------------------------------------------------------------------------------
+# --- detach a volume -------------------------------------------------------------------------------------------------
 def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: str) -> None:
     """Accept a detach of a volume from a server, and wake a conductor.
 
@@ -345,7 +345,7 @@ def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id:
     )
 
 
-# --- swap ------------------------------------------------------------------------------------------------------------
+# --- swap a volume ---------------------------------------------------------------------------------------------------
 def swap(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: str, copy_id: str) -> None:
     """Accept a swap, which replaces the server's volume by the volume ``copy_id``.
 
@@ -414,7 +414,7 @@ class ChosenVolume:
     """A volume that a create request asks for, after its source was looked up.
 
     ``volume`` is the existing volume that the request names, or None if a new volume is created for each server.
-    ``wish`` is the request. Its ``size`` is the size of a new volume in GiB. If the server boots from the volume,
+    ``wish`` describes the volume as the request does, for example its source. If the server boots from the volume,
     ``image`` is the image from which the volume was or will be made.
     """
 

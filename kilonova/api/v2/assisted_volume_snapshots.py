@@ -77,7 +77,7 @@ def _delete_info(call: Call) -> dict[str, Any]:
     """
     texts = call.query.get('delete_info', [])
     if len(texts) != 1:
-        raise BadDeleteInfo(reason=f'it must be given exactly once, not {len(texts)} times')
+        raise BadDeleteInfo(reason=f'the parameter must be given exactly once, not {len(texts)} times')
     try:
         found = json.loads(texts[0])
     except (ValueError, RecursionError) as error:

@@ -20,7 +20,7 @@ Zones = Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]
 
 
 def _available(hosts: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
-    """Return whether at least one service of the zone is enabled."""
+    """Return whether at least one service of the zone is enabled. ``hosts`` is a dict from host to its services."""
     return any(not row['disabled'] for rows in hosts.values() for row in rows)
 
 

@@ -167,7 +167,7 @@ def _look(call: Call, detailed: bool = True) -> FlavorView:
     return FlavorView(links=call.links, version=call.version, specs=detailed and call.may(SPECS_INDEX))
 
 
-# --- lists -----------------------------------------------------------------------------------------------------------
+# --- lists of flavors ------------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
     """List flavors (``GET /flavors``)."""
     return _list(call, detailed=False)
@@ -330,7 +330,7 @@ def _specs(call: Call, values: dict[str, Any]) -> dict[str, str]:
     return specs
 
 
-# --- access ----------------------------------------------------------------------------------------------------------
+# --- access of projects to private flavors ---------------------------------------------------------------------------
 def list_access(call: Call) -> Any:
     """List the projects that may use a private flavor (``GET /flavors/{flavor_id}/os-flavor-access``)."""
     return _access(call, service.access(call.backend, call.ctxt, call.path['flavor_id']))

@@ -84,7 +84,7 @@ ACTIONS: tuple[tuple[str, str], ...] = (
     ),
 )
 # Resources that Nova removed from a microversion on, as (method, path, microversion).
-# Kilonova has none of the resources in REMOVED. So the response is 404 in earlier microversions, too.
+# Kilonova does not have the resources in REMOVED. So it also responds with 404 in earlier microversions.
 REMOVED: tuple[tuple[str, str, int], ...] = (
     ('GET', '/os-baremetal-nodes', 36),
     ('GET', '/os-baremetal-nodes/{id}', 36),

@@ -62,9 +62,9 @@ ACTION = Fields(
 class EventRights:
     """The project and the rights of the caller that decide what is shown of an event.
 
-    ``project_id`` is the project of the user who requested the action, which need not be the server's project. The hash
-    that users see instead of a host's name depends on it. ``inside``: whether the caller may see tracebacks and hosts.
-    ``details``: whether the caller may see the details of events.
+    ``project_id`` is the project of the user who requested the action, which need not be the server's project. Users
+    see a hash of this project and the host instead of the host's name. ``inside``: whether the caller may see
+    tracebacks and hosts. ``details``: whether the caller may see the details of events.
     """
 
     project_id: str | None

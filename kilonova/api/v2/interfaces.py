@@ -70,7 +70,7 @@ def ports_of(call: Call) -> list[Port]:
     in a cell yet.
     """
     if call.backend.networks is None:
-        raise unsupported.NoNetworkService(wanted=f'the address of {call.route.action}')
+        raise unsupported.NoNetworkService(wanted=f'an IP address, as in action {call.route.action}')
     if call.server.cell is None:
         raise InstanceNotReady(instance_id=call.server.uuid)
     return _listed(call, _cached(call, 'extra_network_info'))
@@ -127,7 +127,7 @@ def delete(call: Call) -> None:
 def _cached(call: Call, column: str) -> list[dict[str, Any]]:
     """Return the server's interfaces from its info cache, in the order in which the guest has them.
 
-    ``column`` is the name that the info cache has in the server's row.
+    ``column`` is the key under which the server's row contains the info cache.
     """
     found: list[dict[str, Any]] = json.loads(call.server.row[column] or '[]')
     return found

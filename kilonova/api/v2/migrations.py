@@ -56,10 +56,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MigrationView:
-    """The rights and links that the response fields need.
+    """The values that the response fields need in addition to a migration's row.
 
-    ``hosts``: whether the caller may see the source and destination hosts of a migration. ``links``: the builder of
-    links for the request.
+    ``hosts``: whether the caller may see the source and destination hosts. ``links``: the builder of links for the
+    request.
     """
 
     hosts: bool

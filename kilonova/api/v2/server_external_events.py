@@ -150,8 +150,8 @@ def _hand_on(
 ) -> None:
     """Send events to a host in one message.
 
-    ``servers`` is a dict from uuid to server, as ``_find`` returns it. A lost message does no harm: a host does not
-    only wait for an event, but also polls.
+    ``servers`` is a dict from uuid to server (None if the server is not in a cell yet). If the message can't be sent,
+    only log a warning, because the host also polls for the changes.
     """
     if backend.compute is None:
         return
@@ -174,7 +174,7 @@ def _hand_on(
         )
     except Unanswered as error:
         LOG.warning(
-            'Could not send events of servers %s to host %s (it also finds the changes by polling): %s',
+            'Could not send events of servers %s to host %s; the host will find the changes by polling: %s',
             ', '.join(about),
             host,
             error,

@@ -41,7 +41,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ServerMigrationView:
-    """The rights of the caller. ``hosts``: whether the caller may see the hosts of migrations."""
+    """The values that the response fields need in addition to a migration's row.
+
+    ``hosts``: whether the caller may see the source and destination hosts.
+    """
 
     hosts: bool
 
@@ -216,8 +219,8 @@ def abort(call: Call) -> None:
         action=server_operations.action(ctxt, 'live_migration_cancel'),
         write=cancel,
     )
-    # Send messages so that the hosts stop their work and a conductor undoes the operation at once.
-    # If a message is lost, a conductor finds the row of the cancelled operation later.
+    # Tell the hosts to stop their work, and a conductor to undo the operation at once.
+    # If one of these messages is lost, a conductor finds the cancelled operation in the database later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
             if backend.compute is not None:

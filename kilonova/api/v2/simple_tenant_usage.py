@@ -109,8 +109,9 @@ def _servers(
 ) -> list[dict[str, Any]]:
     """Return at most ``limit`` servers that existed in the period, ordered by cell and then by id.
 
-    With ``marker`` (the uuid of a server) the list begins after this server. Servers of a cell that does not answer are
-    left out. Runs one SQL statement per cell, and one more per cell until the cell of the marker is found.
+    With ``marker`` (the uuid of a server) the list begins after this server. With ``detailed`` each row has the name of
+    the server's flavor. Servers of a cell that does not answer are left out. Runs one SQL statement per cell, and one
+    more per cell until the cell of the marker is found.
 
     Raises:
         UnknownMarker: No cell has the server ``marker`` (400).
@@ -235,8 +236,9 @@ def show(call: Call) -> Any:
 
 
 def _report(call: Call, owner: owners.Owner, detailed: bool, path: str) -> tuple[list[dict[str, Any]], Any]:
-    """Return the usage by project and the link to the next page (None on the last page).
+    """Return the response bodies of the projects, and the link to the next page (None on the last page).
 
+    ``path`` is the path of the report, for the link. With ``detailed`` the bodies contain the servers of the project.
     The totals of a project include only the servers on this page.
     """
     period = _read_period(call.one('start'), call.one('end'), utcnow())

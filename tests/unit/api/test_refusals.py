@@ -137,8 +137,8 @@ def test_an_image_brings_its_kernel(site, kernels):
         ({'kernel_id': KERNEL.replace('1', '9')}, {}, 'could not be found.'),
         ({'kernel_id': KERNEL}, {'status': 'queued'}, f'kernel_id: image {KERNEL} is not active.'),
         ({'kernel_id': KERNEL, 'ramdisk_id': RAMDISK}, {'size': 300 << 20}, 'ramdisk_id: '),
-        ({'ramdisk_id': RAMDISK}, {}, 'ramdisk_id: it cannot be used without kernel_id.'),
-        ({'os_command_line': 'quiet'}, {}, 'os_command_line: it cannot be used without kernel_id.'),
+        ({'ramdisk_id': RAMDISK}, {}, 'ramdisk_id: the property cannot be used without kernel_id.'),
+        ({'os_command_line': 'quiet'}, {}, 'os_command_line: the property cannot be used without kernel_id.'),
     ],
 )
 def test_kernels_that_cannot_be_used(site, kernels, values, change, said):

@@ -156,5 +156,5 @@ def test_bodies_and_queries(cloud):
         'Invalid delete_info: merge_target_file is v, but file_to_merge is missing',
     )
     answer = cloud.site.request('DELETE', f'{URL}/{NOSUCH}', user='admin')
-    assert fault(answer) == (400, 'Invalid delete_info: it must be given exactly once, not 0 times')
+    assert fault(answer) == (400, 'Invalid delete_info: the parameter must be given exactly once, not 0 times')
     assert cloud.begun() == 0

@@ -630,9 +630,9 @@ def refused_action(site, body):
 @pytest.mark.parametrize(
     ('text', 'reason'),
     [
-        ('[{', 'it is not JSON: '),
-        ('{}', 'it must be a list of at most 64 block devices'),
-        (json.dumps([{}] * 65), 'it must be a list of at most 64 block devices'),
+        ('[{', 'the value is not JSON: '),
+        ('{}', 'the value must be a list of at most 64 block devices'),
+        (json.dumps([{}] * 65), 'the value must be a list of at most 64 block devices'),
         ('[{"volume_size": "1"}]', "volume_size must be of type int, not '1'"),
         ('[{"volume_size": true}]', "volume_size must be of type int, not 'True'"),
         ('[{"boot_index": -2}]', "boot_index must be of type int, not '-2'"),
@@ -647,7 +647,7 @@ def test_images_that_name_odd_devices(site, cinder, text, reason):
     assert refused(site) == (
         400,
         (
-            'Image property block_device_mapping cannot be read: it is in the older syntax; '
+            'Image property block_device_mapping cannot be read: the value is in the older syntax; '
             'only the newer syntax, with bdm_v2, is supported'
         ),
     )

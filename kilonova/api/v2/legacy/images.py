@@ -58,7 +58,7 @@ _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:dele
 
 @dataclass(frozen=True)
 class ImageLinks:
-    """The links that the response fields need.
+    """The values that the response fields need in addition to an image.
 
     ``links``: the builder of links for the request. ``url``: a function that takes the id of an image and returns the
     image's URL in the image service.
@@ -271,7 +271,7 @@ def delete(call: Call) -> None:
     _delete(call.backend, call.ctxt, call.path['image_id'])
 
 
-# --- metadata --------------------------------------------------------------------------------------------------------
+# --- metadata of an image --------------------------------------------------------------------------------------------
 def list_metadata(call: Call) -> Any:
     """List the metadata of an image (``GET /images/{image_id}/metadata``)."""
     return {'metadata': _get(call.backend, call.ctxt, call.path['image_id'])['properties']}

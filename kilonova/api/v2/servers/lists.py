@@ -126,8 +126,8 @@ _TEXTS = (
     'status',
     'all_tenants',
 )
-# Filters whose name is the name of a table. Callers who may use all filters get an error if they use such a filter.
-# If another caller uses a filter of FORBIDDEN_FILTERS, the filter is ignored.
+# Filters whose name is the name of a table. Callers who may use all filters get error 400 if they use such a filter.
+# If a caller who may not use all filters uses one of FORBIDDEN_FILTERS, the filter is ignored.
 FORBIDDEN_FILTERS = (
     'block_device_mapping',
     'services',
@@ -177,7 +177,7 @@ def _list(call: Call, detailed: bool) -> Any:
     all_filters = call.may(ALL_FILTERS)
     owner = _owner(call, query, detailed)
     if all_filters:
-        # Refuse filters that name a table, for callers who may use all filters. For other callers they are ignored.
+        # The caller may use all filters: refuse filters that name a table. For other callers these filters are ignored.
         _refuse_joined(call.query)
     filters = pages.read_filters(
         call.backend,

@@ -142,9 +142,9 @@ class Listing:
 
     @property
     def tells_unknown(self) -> bool:
-        """True if the list also contains servers of cells that do not answer.
+        """True if the list also contains servers of cells that do not answer, with the status UNKNOWN.
 
-        Their list entries only have values from the instance mappings.
+        The entries of these servers only have values from the instance mappings.
         """
         return self.whole and self.version >= PARTIAL_SINCE
 
@@ -154,9 +154,8 @@ class Listed:
     """One page of servers.
 
     ``rows`` are the rows of servers in the requested order. ``unknown`` are the instance mappings of the servers whose
-    cells do not answer.
-    ``host_states`` is a dict from host to its state. ``wishes`` is a dict from a server's uuid to its requested zone
-    and scheduler hints.
+    cells do not answer. ``host_states`` is a dict from host to its state. ``wishes`` is a dict from a server's uuid to
+    its requested zone and scheduler hints.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -165,7 +164,7 @@ class Listed:
     wishes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-# --- filters ---------------------------------------------------------------------------------------------------------
+# --- filters of the server list --------------------------------------------------------------------------------------
 def read_filters(
     backend: Backend,
     query: Mapping[str, str],
@@ -302,7 +301,7 @@ def _states_of(status: str) -> Iterable[tuple[str, frozenset[str], bool]]:
             yield vm, frozenset(map(str, tasks)), True
 
 
-# --- the list --------------------------------------------------------------------------------------------------------
+# --- the list of servers ---------------------------------------------------------------------------------------------
 def list_servers(backend: Backend, listing: Listing) -> Listed:
     """Return one page of servers.
 
@@ -341,9 +340,8 @@ def _of_cells(
     answers = ask_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
-    # The servers of a cell that does not answer can't be read.
-    # Fail unless an option allows incomplete lists, or the servers of this cell are listed as UNKNOWN.
-    # They are listed as UNKNOWN from microversion 2.69 on.
+    # Servers of a cell that does not answer are listed as UNKNOWN, or left out if an option allows incomplete lists.
+    # Fail if neither is possible: UNKNOWN needs microversion 2.69 and a list without filters, order and limit.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent
@@ -385,7 +383,10 @@ def _marker(backend: Backend, listing: Listing, waiting: list[dict[str, Any]]) -
 def _behind(
     rows: list[dict[str, Any]], order: Sequence[tuple[str, str]], marker: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Return the rows that come after the row ``marker`` in this order, or all rows if ``marker`` is None."""
+    """Return the rows that come after the row ``marker``, or all rows if ``marker`` is None.
+
+    ``order`` is a list of pairs of a column and a direction, 'asc' or 'desc'.
+    """
     if marker is None:
         return rows
     ordered = [*(row for row in rows if row['uuid'] != marker['uuid']), marker]

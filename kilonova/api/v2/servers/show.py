@@ -107,7 +107,7 @@ def instance_name(template: str, row: Row) -> str:
 
 
 def _status(row: Row) -> str:
-    # A server of Nova that was deleted while it was built keeps its state 'building'.
+    # Check ``deleted`` first: a server that Nova deleted while it was built still has the state 'building'.
     return 'DELETED' if row['deleted'] else states.status(row['vm_state'], row['task_state'])
 
 
@@ -193,7 +193,7 @@ def _zone(row: Row, viewer: ServerView) -> str:
 
 
 def _host_status(row: Row, viewer: ServerView) -> Any:
-    # The rows of servers that Nova deleted still have their hosts.
+    # Check ``deleted``, too: if Nova deleted the server, its row still names a host.
     status = viewer.host_states.get(row['host'], '') if row['host'] and not row['deleted'] else ''
     if viewer.allows(HOST_STATUS, row):
         return status
@@ -219,8 +219,8 @@ def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerV
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
-# _LATER: the kinds of bodies that have the fields of ``_extended`` in every microversion.
-# _ACTED: the kinds of bodies that have the fields of ``_extended`` only from microversion 2.75 on.
+# _LATER: the kinds of bodies that have a server's extended fields in every microversion (see ``_extended``).
+# _ACTED: the kinds of bodies that have a server's extended fields only from microversion 2.75 on.
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
@@ -347,7 +347,7 @@ def viewer(call: Call, **facts: Any) -> ServerView:
 def sees_hosts(call: Call) -> bool:
     """Return whether the caller may see the states of the servers' hosts.
 
-    Some callers may see only the state UNKNOWN. The result is true for them, too.
+    The result is also true for a caller who may see only one state, UNKNOWN.
     """
     return call.may(HOST_STATUS) or call.may(HOST_STATUS_UNKNOWN)
 
