@@ -120,7 +120,7 @@ def is_document(method: str, path: str) -> bool:
 
 
 class Discovery:
-    """WSGI application of '/', the version documents and all unknown paths. Requests to it need no token."""
+    """The WSGI application for '/', the version documents and all unknown paths. Requests need no token."""
 
     def __init__(self, link_prefix: str | None = None) -> None:
         self._prefix = link_prefix.rstrip('/') if link_prefix else None

@@ -432,7 +432,7 @@ def _version(request: webob.Request, is_legacy: bool, headers: list[tuple[str, s
     """
     version = versions.MIN
     if not is_legacy:
-        # The response repeats the requested microversion even if it is refused.
+        # An error response repeats the requested microversion, too, even if the API refuses this microversion.
         headers[:] = versions.headers(_echo(request))
         version = versions.negotiate(request.headers)
         headers[:] = versions.headers(versions.text(version))

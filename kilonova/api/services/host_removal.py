@@ -111,7 +111,7 @@ def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None
     def check() -> None:
         """Raise LeaseLost if a conductor has completed the removal already.
 
-        After the removal, a new host may have registered with the same name. Its resource providers must not be
+        After the removal, a new host may have registered with the same name. The providers of the new host must not be
         deleted.
         """
         with cell.read() as conn:

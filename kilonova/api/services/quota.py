@@ -242,7 +242,7 @@ def check(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int]) -> N
 
 
 def more(backend: Backend, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, int]:
-    """Return the resources that a resize needs in addition to the resources that the server already has.
+    """Return a dict from resource to the amount that a resize needs in addition to the server's current amount.
 
     ``old`` and ``new`` are flavors in the form that ``of_servers`` expects.
     """

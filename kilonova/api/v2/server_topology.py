@@ -31,7 +31,7 @@ def _body(text: str | None, host: bool) -> dict[str, Any]:
     """
     found: Any = KilonovaObject.from_json(text, None) if text else None
     cells = found.cells if found is not None else []
-    # All NUMA cells of a server have pages of the same size.
+    # All NUMA cells of a server have the same page size, so show the first one that is set.
     return {
         'nodes': [_node(cell, host) for cell in cells],
         'pagesize_kb': next((cell.pagesize for cell in cells if _value(cell, 'pagesize')), None),

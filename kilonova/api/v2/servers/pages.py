@@ -272,8 +272,8 @@ def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime 
 def _asks_for_soft_deleted(filters: Filters) -> bool:
     """Return whether soft-deleted servers are listed.
 
-    They are listed only with a filter for the state SOFT_DELETED, for deleted servers, or for the time of the last
-    change.
+    These servers are listed only with a filter for the state SOFT_DELETED, for deleted servers, or for the time of the
+    last change.
     """
     asked = {vm for vm, _, _ in filters.states or ()} | set(filters.equal.get('vm_state', ()))
     return states.VmState.SOFT_DELETED in asked or filters.deleted is not False

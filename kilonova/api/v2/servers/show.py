@@ -215,7 +215,10 @@ def _hints(row: Row, viewer: ServerView) -> dict[str, Any]:
 
 
 def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerView], Any]:
-    """Wrap the reader of a field. The field is then absent unless the policy rule EXTENDED_ATTRIBUTES allows it."""
+    """Return a function that calls ``read`` only if the caller passes the policy rule EXTENDED_ATTRIBUTES.
+
+    Without this right it returns ABSENT, so that the response does not have the field.
+    """
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
