@@ -157,7 +157,7 @@ class Connection:
                     self._lost_at = time.monotonic()
                     raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
         except HypervisorUnavailable:
-            if not again or self._lost_at == lost_at:  # the call has lost no connection: it got none
+            if not again or self._lost_at == lost_at:  # no connection was lost, because none could be opened
                 raise
             return self.do(act, again=False)
 

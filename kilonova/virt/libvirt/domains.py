@@ -88,9 +88,10 @@ class Domains:
         power_on: bool,
         plugged: Plugged | None = None,
     ) -> None:
-        """Rebuild and define the domain of a server whose disks are on this host, and start it if ``power_on`` is set.
+        """Build and define the domain of a server whose disks are on this host. Start it if ``power_on`` is set.
 
-        The server starts from its own disks. If it was rescued, the files of the rescue system are deleted.
+        The server starts from its own disks. If it was rescued, the files of the rescue system are deleted. If
+        ``plugged`` is given, the guest is started paused, ``plugged()`` is called, and the guest is resumed.
         """
         spec = self.spec(instance, image_meta, self._disks.present(instance), pci_devices)
         xml = self.prepare(spec)
@@ -132,9 +133,9 @@ class Domains:
         return replace(guest, serial_tcp=self._serial_ports.take(instance.uuid, guest.tuning.serial_ports))
 
     def check(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Check that guests of this host can have the hardware of this flavor and image.
+        """Check that guests of this host can have the hardware that flavor and image request. Changes nothing.
 
-        See ``parts.guests.Guests.check``.
+        Raises NotOnThisHost if another host may have the hardware, and UnsupportedHardware if no host can.
         """
         builder.build(self._bare(instance, image_meta), builder.ASKED)
 
@@ -233,10 +234,9 @@ class Domains:
         return xml
 
     def prepare_devices(self, pci_devices: Iterable[objects.PciDevice]) -> None:
-        """Create the mediated devices among ``pci_devices``, for a guest that starts without ``prepare``.
+        """Create the mediated devices among ``pci_devices``, for a guest that is resumed or arrives by live migration.
 
-        This is the case if a guest is resumed or arrives by live migration. Raises MdevUnavailable if a device cannot
-        be created.
+        For all other guests, ``prepare`` creates them. Raises MdevUnavailable if a device cannot be created.
         """
         self._mediated.ensure(hostdevs.host_devices(pci_devices))
 
@@ -267,7 +267,7 @@ class Domains:
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str], vifs: Iterable[Vif]) -> None:
         told = tags.told(vifs)
-        # Even without tags, addresses from an earlier call are replaced, because their devices may have been removed.
+        # Without tagged devices, the metadata is still written again if an earlier call wrote addresses of devices.
         if tagged or told or getattr(instance, 'device_metadata', None) is not None:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
@@ -298,7 +298,7 @@ class Domains:
         return guest
 
     def show(self, guest: Guest) -> None:
-        """Write the domain's XML to libvirt.xml for operators to read."""
+        """Write the domain's XML to the file libvirt.xml in the server's directory, for operators to read."""
         directory = self._disks.directory(guest.uuid)
         if directory.is_of(self._libvirt.name):
             directory.show_domain(guest.xml())
@@ -329,10 +329,11 @@ class Domains:
         return guest is not None
 
     def forget_if_made(self, uuid: str) -> None:
-        """Call ``forget`` for an undo. Do not raise an error if libvirt does not answer and there is nothing to forget.
+        """Remove the domain, its TCP ports and its plugged ports, if an undone operation has made them on this host.
 
         A server's directory is created before its domain and deleted after it, so a server without a directory has no
-        domain. Raises HypervisorUnavailable if libvirt does not answer and the server has a directory on this host.
+        domain, and libvirt is not needed. Raises HypervisorUnavailable if libvirt does not answer and the server has a
+        directory on this host.
         """
         try:
             if self.forget(uuid):
@@ -343,7 +344,7 @@ class Domains:
             self._serial_ports.free(uuid)
             self.plugs.remove(uuid)
             LOG.info(
-                'The instance has no files on this host, so its deletion does not need the hypervisor: %s',
+                'libvirt does not answer, but the instance has no directory and thus no domain on this host: %s',
                 error,
                 instance_uuid=uuid,
             )

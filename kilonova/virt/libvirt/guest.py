@@ -105,7 +105,7 @@ class Guest:
         try:
             self.call('managedSave', 0)
         except libvirt.libvirtError as error:
-            # After a lost connection the call is repeated. It then fails although the memory was saved; ignore this.
+            # Ignore the error if the memory is saved: only a second call after a lost connection has failed.
             if self.is_active() or not self.is_saved():
                 raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
@@ -188,9 +188,9 @@ class Guest:
                 raise GuestFailed(act='undefine', uuid=self.uuid, reason=str(error)) from error
 
     def hold(self) -> None:
-        """Stop the guest's CPUs.
+        """Pause the guest: stop its CPUs.
 
-        QEMU flushes its writes to the disks. Raises GuestFailed if the guest is not paused afterwards.
+        QEMU also flushes its writes to the disks. Raises GuestFailed if the guest is not paused afterwards.
         """
         try:
             self.call('suspend')
@@ -237,7 +237,7 @@ class Guest:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk cannot be copied while the guest runs: %s', error, instance_uuid=self.uuid)
-            # After a lost connection the call is repeated. It then fails although the copy is running.
+            # If the copy is running, only a second call after a lost connection has failed.
             return self.is_copying(target)
         return True
 

@@ -123,7 +123,7 @@ class LibvirtGuests:
         power_on: bool = True,
         plugged: Plugged | None = None,
     ) -> None:
-        """Create a server's disks and domain, and start the guest."""
+        """Create a server's disks and domain, and start the guest if ``power_on`` is set."""
         # 1. Make the domain's XML and create the guest's mediated devices.
         # An impossible request is refused in this step, before any disk is copied.
         asked = wishes.read(block_devices, instance.flavor)
@@ -161,7 +161,7 @@ class LibvirtGuests:
         admin_password: str | None = None,
         files: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Make the server's disks and domain anew from the image."""
+        """Create the server's disks and domain anew from the image, and start the guest if ``power_on`` is set."""
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
         xml = self._domains.prepare(guest)
         # Remove the old guest before its disks are replaced.

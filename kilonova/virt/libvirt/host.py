@@ -79,7 +79,7 @@ class LibvirtHost:
         self._mediated.start_inactive()
 
     def _check_live_migratable(self, libvirt_version: int) -> None:
-        """Raise DriverMisconfigured if this host is too old to migrate devices that device_spec marks live_migratable.
+        """Raise DriverMisconfigured if libvirt or QEMU is too old to migrate devices that are marked live_migratable.
 
         With libvirt's test driver nothing is checked, because it migrates no devices.
         """
@@ -98,7 +98,7 @@ class LibvirtHost:
                 )
 
     def check_moves_mdevs(self, end: str) -> None:
-        """Raise errors.MigrationPreCheckError if this host is too old to migrate mediated devices.
+        """Raise errors.MigrationPreCheckError if this host's libvirt or QEMU is too old to migrate mediated devices.
 
         ``end`` is 'source' or 'destination', the role of this host in the error text.
         """

@@ -40,7 +40,7 @@ class LibvirtMoves:
         self._volumes, self._mover = volumes, mover
 
     def prepare_move(self) -> MoveOffer:
-        """Return the address at which this host receives the disks of a server. Called on the destination."""
+        """Return the description of where and how this host, the destination, receives the disks of a move."""
         return self._mover.offer()
 
     def check_move(self, instance: objects.Instance, dest: MoveOffer, flavor: objects.Flavor) -> None:

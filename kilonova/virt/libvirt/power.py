@@ -80,7 +80,7 @@ class LibvirtPower:
 
     @translated
     def pause(self, instance: objects.Instance) -> None:
-        """Stop the guest's CPUs."""
+        """Pause the guest: stop its CPUs and keep its memory."""
         self._found(instance, 'pause').hold()
 
     @translated

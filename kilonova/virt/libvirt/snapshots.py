@@ -89,7 +89,7 @@ class LibvirtSnapshots:
         made.remove()
 
     def copy(self, image_id: str) -> Copy:
-        """Return the local files of an image that is being made from a disk."""
+        """Return the object for the local files of the image ``image_id``, which is being made from a disk."""
         return Copy(self._directory, image_id, self._format)
 
     def _copy_root_disk(self, instance: objects.Instance, image_id: str, made: Copy, check: Check) -> None:
@@ -190,7 +190,10 @@ class Copy:
         files.remove(self._file(_HELD))
 
     def copy(self, disk: str, check: Check) -> None:
-        """Copy a disk's file in its current state."""
+        """Copy the disk file ``disk`` in its current state into the directory of the image's files.
+
+        ``check()`` is called during the copy. If it raises an exception, the copy ends.
+        """
         os.makedirs(self._directory, exist_ok=True)
         self._see_layers(os.path.dirname(disk))
         command.watched(check, 'cp', '--reflink=auto', '--sparse=always', disk, self._file(_COPY))
@@ -205,9 +208,9 @@ class Copy:
             os.symlink(os.path.join(directory, name), self._file(name))
 
     def flatten(self, format_: str, check: Check) -> None:
-        """Make the image from the copied file and all files that it reads from.
+        """Make the image from the copied disk file and all its backing files.
 
-        ``format_`` is the format of the copied file.
+        ``format_`` is the format of the copied disk file. If ``check()`` raises an exception, the work ends.
         """
         files.remove(self.part)
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', format_, self._file(_COPY), self.part)

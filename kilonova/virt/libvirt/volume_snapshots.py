@@ -88,7 +88,7 @@ class LibvirtVolumeSnapshots:
 
     @translated
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
-        """Merge two files of the volume's backing chain."""
+        """Merge files of the volume's backing chain, as ``merge`` describes. Do nothing if they are merged already."""
         guest = self._libvirt.find(instance.uuid)
         with _said(instance, f'merge files of volume {volume.volume_id} of'):
             if guest is not None and guest.is_active():
@@ -150,7 +150,10 @@ class LibvirtVolumeSnapshots:
         return self._volumes.connect(instance, volume).path or ''
 
     def _source(self, guest: Guest, volume: AttachedVolume) -> str | None:
-        """Return the file of the volume that the guest uses now, or will use at its next start."""
+        """Return the path of the volume's file that the guest uses, or None if the guest does not have the volume.
+
+        If the guest is off, this is the file that the guest will use at its next start.
+        """
         xml = guest.xml() if self._runs(guest) else guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
         return sources(xml).get(volume.volume_id)
 

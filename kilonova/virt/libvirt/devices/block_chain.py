@@ -114,7 +114,7 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
             )
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
-        # After a lost connection the call is repeated. It then fails although the snapshot exists; ignore this error.
+        # Ignore the error if the snapshot exists: only a second call after a lost connection has failed.
         if not _is_first(guest, target, path):
             raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 
@@ -204,7 +204,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             try:
                 begin()
             except libvirt.libvirtError as error:
-                # After a lost connection the call is repeated. It then fails although the job works; ignore this error.
+                # Ignore the error if the job runs or is done: only a second call after a lost connection has failed.
                 if not works(guest, target) and not is_done():
                     raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True
@@ -212,7 +212,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
         check()
         if time.monotonic() >= end:
             end_work(guest, target)
-            raise GuestFailed(act=act, uuid=guest.uuid, reason=f'it did not complete within {MOST:g} seconds')
+            raise GuestFailed(act=act, uuid=guest.uuid, reason=f'the block job did not end within {MOST:g} seconds')
         time.sleep(_LOOK)
 
 

@@ -35,7 +35,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
             return False
-        # After a lost connection the call is repeated. It then fails although the copy is running; ignore this error.
+        # Ignore the error if the copy is running: only a second call after a lost connection has failed.
         if state(guest.xml(), target) is None:
             raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True

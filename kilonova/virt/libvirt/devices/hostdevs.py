@@ -38,7 +38,7 @@ def discover(node_devices: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def host_devices(pci_devices: Iterable[PciDevice]) -> list[HostDevice]:
-    """Return the devices that the guest gets for these PciDevice objects, in the same order."""
+    """Convert PciDevice objects to the devices that the guest gets: PciFunction or MediatedDevice objects, in order."""
     return [_mediated(device) if device.dev_type == MDEV else _function(device) for device in pci_devices]
 
 
@@ -62,7 +62,7 @@ def _mediated(device: PciDevice) -> MediatedDevice:
 
 
 def given_to(domain: ElementTree.Element) -> list[str]:
-    """Return the sorted addresses of PCI functions and uuids of mediated devices that a domain (its XML) has.
+    """Return the sorted addresses of the PCI functions and uuids of the mediated devices in a domain's XML.
 
     NVMe disks that QEMU drives itself are included, because they are PCI functions, too.
     """

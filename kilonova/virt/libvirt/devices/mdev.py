@@ -28,7 +28,7 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 # libvirt's name of a mediated device begins with 'mdev_' and the device's uuid, with '_' in place of '-'.
-# Since libvirt 7.8, '_' and the address of the device's parent follow in the name.
+# Since libvirt 7.8, the name ends with '_' and the address of the device's parent.
 _NAME, _UUID_LENGTH = 'mdev_', 36
 
 
@@ -218,7 +218,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
         except libvirt.libvirtError:
-            # After a lost connection the call is repeated. It then fails although the device is active; ignore this.
+            # Ignore the error if the device is active: only a second call after a lost connection has failed.
             if not self._is_active(name):
                 raise
 
@@ -227,7 +227,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
         except libvirt.libvirtError:
-            # After a lost connection the call is repeated. It then fails although the device exists; ignore this.
+            # Ignore the error if the device is active: only a second call after a lost connection has failed.
             name = self._name(device)
             if name is None or not self._is_active(name):
                 raise

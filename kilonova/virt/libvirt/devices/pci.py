@@ -206,7 +206,7 @@ def mdev_types(capability: ElementTree.Element) -> dict[str, dict[str, Any]] | N
 
 
 def _add_own(device: dict[str, Any], network: _Network) -> None:
-    """Add the MAC address and the name of a physical function's own interface."""
+    """Add to the physical function ``device`` the MAC address and the name of its interface ``network``."""
     if network.mac:
         device['mac_address'] = network.mac
     if network.name:
@@ -214,9 +214,11 @@ def _add_own(device: dict[str, Any], network: _Network) -> None:
 
 
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
-    """Add to the virtual function ``device``: its number, and its physical function's interface name and MAC address.
+    """Add data of the physical function ``parent`` to the dict of its virtual function ``device``.
 
-    The number is the function's index among ``siblings``, the addresses of all virtual functions of the same card.
+    The data are the interface's name and MAC address, the switchdev flag, and the number of the virtual function. The
+    number is the function's index in ``siblings``, the addresses of all virtual functions of ``parent``. Do nothing if
+    ``parent`` is None.
     """
     if parent is None:
         return
@@ -229,9 +231,10 @@ def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[
 
 
 def _own_interface(known: list[_Network], root: str) -> _Network:
-    """Return the physical function's own interface.
+    """Return the physical function's own interface, which is one of its interfaces ``known``.
 
-    If the card is a switch, its physical function also has interfaces of the switch's other ports (representors).
+    If the card is a switch, ``known`` also has interfaces of the switch's other ports (representors). ``root`` is the
+    directory of sysfs.
     """
     return next((one for one in known if len(known) == 1 or not sysfs.is_representor(one.name or '', root)), known[0])
 

@@ -34,7 +34,7 @@ def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[st
 def told(vifs: Iterable[Vif]) -> list[Vif]:
     """Return the interfaces that the guest's metadata must describe.
 
-    These are the interfaces that have a tag, and PCI functions in a VLAN that the guest has as a whole.
+    These are the interfaces with a tag, and PCI functions in a VLAN that are given to the guest as a whole.
     """
     return [vif for vif in vifs if vif.tag or _vlan(vif)]
 
@@ -53,7 +53,7 @@ def places(
 ) -> objects.InstanceDeviceMetadata:
     """Return the guest's metadata: the addresses of the tagged disks and volumes, and of the interfaces ``vifs``.
 
-    ``domain`` is libvirt's XML of the guest, and ``tags`` is the result of ``of``.
+    ``domain`` is libvirt's XML of the guest. ``tags`` is a dict from a disk's path or a volume's id to the tag.
     """
     cards = ((vif, _card(domain, vif)) for vif in vifs)
     found: list[objects.DeviceMetadata] = [

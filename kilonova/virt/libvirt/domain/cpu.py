@@ -60,7 +60,7 @@ class CpuConfigurator:
                 ),
             )
         if settings.domain_type not in ('kvm', 'qemu'):
-            # libvirt's test driver does not support CPU models, so only topology and address width are written here.
+            # libvirt's test driver supports no CPU models, so <cpu> is written only for a topology or an address width.
             if limits.liked or threads is not None or addresses is not None:
                 domain.cpu = Cpu(**parts, addresses=addresses)
             return

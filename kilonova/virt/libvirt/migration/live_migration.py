@@ -78,7 +78,7 @@ class LibvirtLiveMigrations:
         Raises:
             GuestFailed: if the guest is off.
             errors.MigrationError: if the guest has serial consoles on TCP ports of its host.
-            errors.MigrationPreCheckError: if this host is too old to migrate the guest's mediated devices.
+            errors.MigrationPreCheckError: if libvirt or QEMU of this host is too old to migrate mediated devices.
         """
         guest = self._active(instance)
         directory, offer = self._disks.directory(instance.uuid), self._mover.offer()
@@ -150,7 +150,7 @@ class LibvirtLiveMigrations:
             )
         if pool is not None and block:
             raise errors.MigrationPreCheckError(
-                reason='its disks are in a Ceph pool: Block migration can not be used with shared storage.'
+                reason='disks of the server are in a Ceph pool: Block migration can not be used with shared storage.'
             )
         # Without disk files nothing is copied, so the requested value of ``block`` is ignored.
         if block is None or all(one['format'] == RBD for one in guest['disks']):
@@ -213,7 +213,7 @@ class LibvirtLiveMigrations:
     # -- work on the destination of a migration ------------------------------------------------------
 
     def place(self, instance: objects.Instance, image_meta: ImageMeta) -> LivePlace:
-        """Return the host CPUs and host memory that the guest will use on the destination.
+        """Return the host CPUs and host memory that the guest will use on this host, the destination of its migration.
 
         Raises errors.MigrationPreCheckError if a guest of this flavor and image cannot run here.
         """
@@ -311,7 +311,10 @@ class LibvirtLiveMigrations:
 
     @translated
     def migrate(self, instance: objects.Instance, offer: PlacedOffer, report: LiveTold) -> None:
-        """Migrate the guest to the host of ``offer``, and return when the guest is there. Called on the source."""
+        """Migrate the guest to the host of ``offer``, and return when the guest has arrived. Called on the source.
+
+        ``report`` is called with the progress of the migration.
+        """
         if self._libvirt.is_test:
             self._handover.give(instance.uuid, offer, self._place(instance, offer), report)
             return
@@ -389,7 +392,7 @@ class LibvirtLiveMigrations:
     def abort(self, instance: objects.Instance) -> bool:
         """Abort a migration on the source and wait for its end.
 
-        Return True if the guest is still active on this host.
+        Return True if the guest is still active on this host and does not run at the destination.
         """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:

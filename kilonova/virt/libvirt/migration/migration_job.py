@@ -179,7 +179,7 @@ def switch(guest: Guest) -> PostCopy:
 
 
 def is_unknown(error: Exception) -> bool:
-    """Return True if the error means that the guest's QEMU at the destination has died."""
+    """Return True if the error means that the destination has no such guest, because its QEMU has died there."""
     return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
 
@@ -234,7 +234,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
             )
         )
     except libvirt.libvirtError as error:
-        # All errors except these two mean that guests cannot have the CPU, also the error for an unknown CPU model.
+        # All errors except these two mean that guests cannot have the CPU, for example because its model is unknown.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             return str(error)
         LOG.info('This hypervisor does not support CPU comparison; assuming that the CPU is compatible: %s', error)

@@ -36,7 +36,7 @@ LOOK, LATER = 0.1, 1.0
 LEAST_GIB = 2
 # Seconds for which this module tries to continue a failed post-copy.
 MENDING = 60.0
-# Seconds without statistics of a migration after which it is aborted.
+# A migration is aborted if its statistics cannot be read for this number of seconds.
 BLIND = 60.0
 _NUMBERS = ('memory_total', 'memory_processed', 'memory_remaining', 'disk_total', 'disk_processed', 'disk_remaining')
 
@@ -77,7 +77,7 @@ class Transfers:
         self._in_haste: set[str] = set()
 
     def carry(self, guest: Guest, way: MigrationTarget, report: LiveTold) -> None:
-        """Migrate the guest to the destination ``way``, and return when the guest is there.
+        """Migrate the guest to the destination ``way``, and return when the guest has arrived.
 
         A migration that is already running is continued. ``report`` is called with the progress of the migration. The
         migration is aborted if ``report`` raises an exception. At the end of the time limit it is aborted or forced to
@@ -129,7 +129,7 @@ class Transfers:
             # Read ``call.ended`` before the statistics, because the call may end while the statistics are read.
             is_over = call is None or call.ended
             job = watch.read(guest)
-            # Without statistics, the migration is assumed to run until the libvirt call ends.
+            # Without a job, the migration is over. If the job could not be read, it is over only if ``call`` has ended.
             if job is None and is_over and (watch.unread is None or call is not None):
                 break
             if watch.unread is not None and call is None and watch.blind > 2 * BLIND:
@@ -157,7 +157,8 @@ class Transfers:
     ) -> Exception | None:
         """Check the running migration once. Return the reason if it must be aborted, otherwise None.
 
-        ``job`` are its statistics, ``took`` is its duration until now in seconds, and ``watch`` has its state.
+        ``job`` has the migration's statistics, ``took`` is its duration until now in seconds, and ``watch`` has the
+        state of the supervision. ``report`` is called with the progress.
         """
         numbers = {name: int(job.get(name, 0)) for name in _NUMBERS}
         gib = max((numbers['memory_total'] + numbers['disk_total']) / disk.GIB, LEAST_GIB)
@@ -209,7 +210,7 @@ class Transfers:
         return True
 
     def _mend(self, guest: Guest, way: MigrationTarget) -> None:
-        """Try to continue a migration whose post-copy failed, for at most MENDING seconds."""
+        """Try to continue a migration to ``way`` whose post-copy failed, for at most MENDING seconds."""
         call, pause, until = None, LATER, time.monotonic() + MENDING
         while migration_job.has_switched(guest) and time.monotonic() < until:
             if call is None or call.ended:

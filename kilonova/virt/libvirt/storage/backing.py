@@ -42,12 +42,13 @@ def look(path: str, format_: str) -> list[Link]:
 
 
 def merge(links: list[Link], wanted: Merge, check: Check) -> None:
-    """Merge files of a backing chain.
+    """Merge files of a backing chain into one file of the chain.
 
     If ``wanted.into`` is a file name, the data of ``wanted.file`` are written into that file, and ``wanted.file``
-    leaves the chain. If ``wanted.into`` is None, the first file of the chain gets the data of other files: of all files
-    between the first file and ``wanted.file``, or of all files if ``wanted.file`` is None, too. ``check()`` is called
-    during the merge. Raises CommandFailed if qemu-img fails, and whatever ``check()`` raises.
+    leaves the chain. If ``wanted.into`` is None, the first file of the chain gets the data of the files before
+    ``wanted.file``, and then reads directly from ``wanted.file``. If ``wanted.file`` is None, too, it gets the data of
+    all files. ``check()`` is called during the merge. Raises CommandFailed if qemu-img fails, and whatever ``check()``
+    raises.
     """
     by_name = {link.name: number for number, link in enumerate(links)}
     if wanted.into is None:
@@ -62,7 +63,7 @@ def merge(links: list[Link], wanted: Merge, check: Check) -> None:
 def commit(link: Link, check: Check) -> None:
     """Write the data of a file into its backing file, with ``qemu-img commit``.
 
-    ``check`` is called again and again meanwhile. Raises CommandFailed if qemu-img fails, and whatever ``check()``
-    raises.
+    ``check()`` is called again and again until qemu-img has ended. Raises CommandFailed if qemu-img fails, and whatever
+    ``check()`` raises.
     """
     command.watched(check, 'qemu-img', 'commit', '-q', '-d', '-f', link.format, link.path)

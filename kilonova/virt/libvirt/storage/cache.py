@@ -211,11 +211,11 @@ class ImageCache:
             if inspector is not None and found in accepted:
                 inspector.safety_check()
         except format_inspector.SafetyCheckFailed as error:
-            raise refuse(f'its content failed the safety checks: {error}') from error
+            raise refuse(f'the image content failed the safety checks: {error}') from error
         except format_inspector.ImageFormatError as error:
-            raise refuse(f'its content could not be understood: {error}') from error
+            raise refuse(f'the image content could not be parsed: {error}') from error
         if inspector is None or found not in accepted:
-            raise refuse(f"its content is {found}, but its disk_format is '{disk_format}'")
+            raise refuse(f"the image content is {found}, but its disk_format is '{disk_format}'")
         try:
             info = json.loads(
                 command.limited(
@@ -230,14 +230,14 @@ class ImageCache:
                 )
             )
         except command.CommandFailed as error:
-            raise refuse(f'qemu-img cannot read it: {error}') from error
+            raise refuse(f'qemu-img cannot read the image: {error}') from error
         details = (info.get('format-specific') or {}).get('data') or {}
         if info.get('backing-filename') or info.get('full-backing-filename'):
-            raise refuse('it has a backing file')
+            raise refuse('the image has a backing file')
         if details.get('data-file'):
-            raise refuse('it has an external data file')
+            raise refuse('the image has an external data file')
         if info.get('encrypted'):
-            raise refuse('it is encrypted')
+            raise refuse('the image is encrypted')
         return qemu_name, int(info['virtual-size'])
 
 

@@ -8,7 +8,7 @@
 
 All kinds of destination have the same steps: make a directory that records the move, copy the files into it, and rename
 it. On shared storage nothing is copied. Each step may be repeated: files of another move are replaced, and files that
-this move has already brought are kept.
+this move has already sent to another machine are kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kilonova.virt.libvirt.storage import disk, files, layers, ssh
 from kilonova.virt.libvirt.storage.instance import COMING, InstanceDirectory
 from kilonova.virt.parts.moves import MoveOffer
 
-# A function that gets the number of bytes transferred since its last call. An exception from it ends the transfer.
+# A callback that gets the number of bytes transferred since its last call. If the callback raises, the transfer ends.
 Going = Callable[[int], None]
 
 
@@ -47,7 +47,10 @@ class MoveDestination(Protocol):
         """Return True if the copy that this move makes is complete at the destination."""
 
     def begin(self, move: str) -> None:
-        """Prepare the directory for the copy. Keep files that an earlier try of the same move brought."""
+        """Make the directory for the copy, and record in it the id ``move`` of the move.
+
+        Files that an earlier try of the same move brought may be kept. All other files in the directory are deleted.
+        """
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
         """Copy files into a directory. Holes of sparse files are preserved.
@@ -105,7 +108,7 @@ class Local:
         self.coming = self._coming.path
 
     def check(self) -> int:
-        """Return the number of free bytes in the file system of the directory."""
+        """Return the number of free bytes in the file system of the destination's directory."""
         return shutil.disk_usage(self._path).free
 
     def has_arrived(self, move: str) -> bool:
@@ -171,11 +174,11 @@ class Shared(Local):
         Raises DisksUnmovable if this storage has no record of the destination's present compute process, or if the
         destination has the storage under another path.
         """
-        # The offer has no 'run' if the destination has an older release, which did not support shared storage.
+        # 'run' is the id of the service's last start. Older releases without support for shared storage do not send it.
         if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
             raise self._unmovable(
                 f'both hosts have the same storage id, but the destination is not seen in '
-                f'{self._own_path}: its compute has just been restarted, or its '
+                f'{self._own_path}: its compute service has just been restarted, or its '
                 f'{identity.STORAGE_ID} is a copy of the file of this host'
             )
         if self._path != self._own_path:

@@ -170,7 +170,7 @@ def create_copy(path: str, base: BaseFile, size: int) -> None:
 def _aside(path: str) -> str:
     """Delete a leftover temporary file of ``path``, and return the temporary name under which ``path`` is made.
 
-    A new file that replaced the leftover file would have its old permissions.
+    The leftover file is deleted, because a program that only overwrote it would keep its old permissions.
     """
     aside = f'{path}.new'
     files.remove(aside)
@@ -220,9 +220,9 @@ def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
 
 
 def collapse(path: str, base: BaseFile) -> None:
-    """Copy the data of the layers between an overlay and its base into the overlay.
+    """Copy the data of all files between an overlay and ``base`` into the overlay, so that it reads only from ``base``.
 
-    Afterwards the overlay reads only from ``base``, the lowest of the files that it read from before.
+    ``base`` must be the last file of the overlay's backing chain.
     """
     command.run('qemu-img', 'rebase', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, path)
 

@@ -52,7 +52,7 @@ LOG = logging.getLogger(__name__)
 
 
 def mark_of(move: str) -> str:
-    """Return the content of the file move.json, which marks a directory as made by a move."""
+    """Return the content of the file move.json, which records in a directory that the move ``move`` made it."""
     return json.dumps({'move': move})
 
 
@@ -155,7 +155,10 @@ class InstanceDirectory:
     # -- the host that owns the directory, on storage that several hosts share -----------------------
 
     def own(self, host: str) -> None:
-        """Record ``host`` as the owner of the directory. On shared storage, other hosts then leave it alone."""
+        """Record ``host`` as the owner of the directory.
+
+        On shared storage, other hosts do not change or delete a directory that has another owner.
+        """
         if self.owner() != host:
             files.write_whole(self.file(OWNER), host)
 

@@ -5,7 +5,7 @@ unchanged data from the layer.
 
     lay(kept, coming, move)        # in <uuid>_incoming: overlays, and links to the files in <uuid>_resize
     adopt(kept, current)           # after the move is confirmed: the files themselves replace the links
-    join(directory)                # before a copy: each disk reads from nothing but its base again
+    join(directory)                # before a copy: merge each disk with its layers
 
 A layer has the name ``layer.<move>.<name of the disk>``. An overlay names its layer without a directory, so the name
 remains valid when the directory is renamed. A link is replaced by a rename, which a guest that has the file open does
@@ -23,7 +23,7 @@ from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO,
 _PREFIX = 'layer.'
 # If a disk has this many layers, they are merged into one file at the next move.
 MOST = 8
-# Small files that a move copies to the new directory. For other unchanged files it makes links.
+# Small files that a move copies to the new directory. For all other files that stay unchanged, a move makes links.
 _COPIED = frozenset({ASKED, CONSOLE})
 
 
@@ -68,9 +68,9 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
 
 
 def adopt(kept: InstanceDirectory, current: InstanceDirectory) -> None:
-    """Move the files that ``current`` has links to from ``kept`` to ``current``, in place of the links.
+    """Replace the links in ``current`` by the files that they name, which are moved from ``kept`` to ``current``.
 
-    Repeated calls are safe. Nothing is moved if ``current`` has no links.
+    Repeated calls are safe. Do nothing if ``current`` has no links.
     """
     for name in os.listdir(current.path):
         path = current.file(name)

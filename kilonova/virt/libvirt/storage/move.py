@@ -249,7 +249,7 @@ class DiskMover:
         layers.join(kept)
         for name, found in kept.disks().items():
             # Each host formats its own base files of empty disks. Their bytes differ, so the move cannot exchange them.
-            # Therefore the data of the base file are written into the disk, which then needs no base file any more.
+            # The data of such a base file are written into the disk, so that the move need not copy the base file.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -323,7 +323,7 @@ class DiskMover:
     def _forget(self, current: InstanceDirectory, marked: InstanceDirectory) -> None:
         """Delete the snapshots that a move has made of the server's images in the Ceph pool.
 
-        The move is the one that the directory ``marked`` records. ``current`` is the server's directory <uuid>.
+        ``marked`` is the directory in which the move is recorded, and ``current`` is the server's directory <uuid>.
         """
         move = marked.move()
         for image in _lasting(os.path.basename(current.path), marked) if move else ():
@@ -334,8 +334,9 @@ class DiskMover:
     def discard(self, uuid: str, same_host: bool) -> None:
         """Delete the copy of the disks that a move brought to this host.
 
-        Three kinds of directories are not deleted: a directory with the only copy of the server's disks, a directory
-        that no move made, and a directory of another host.
+        ``same_host`` is True if this host is also the source of the move. Three kinds of directories are not deleted: a
+        directory with the only copy of the server's disks, a directory that no move made, and a directory of another
+        host.
         """
         coming = InstanceDirectory(self.instances_path, uuid, COMING)
         if coming.is_of(self.host):
@@ -364,7 +365,7 @@ class DiskMover:
 
 
 def _lasting(uuid: str, directory: InstanceDirectory) -> list[str]:
-    """Return the names of a server's images in the pool that get their old content back if its move is reverted."""
+    """Return the names of a server's images in the Ceph pool whose old content is restored if the move is reverted."""
     return [image_of(uuid, name) for name in directory.pooled() if name not in _LEFT_BEHIND]
 
 

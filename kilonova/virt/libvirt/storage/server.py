@@ -220,9 +220,9 @@ class ServerDisks(DiskPlaces):
                 self.allocate(directory.file(name), found.virtual_size)
 
     def renew_swap(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Make swap fit the flavor after a move, and create ephemeral and swap disks that are missing.
+        """Make the swap disk fit the flavor after a move, and create missing ephemeral and swap disks.
 
-        Swap in the pool, which the two hosts of a move share, is made anew if the flavor requires another size.
+        A move leaves the swap disk in a Ceph pool unchanged, so it is replaced if the flavor requires another size.
         """
         directory = self.directory(instance.uuid)
         if SWAP in directory.pooled():

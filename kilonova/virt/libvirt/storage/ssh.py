@@ -110,7 +110,7 @@ class Remote:
         self.coming = f'{self._arrived}_incoming'
         self._pace = _Pace(transport.bandwidth)
 
-    # -- the methods of MoveDestination --------------------------------------------------------------
+    # -- steps of a move, as the class MoveDestination defines them ----------------------------------
 
     def check(self) -> int:
         """Return the number of free bytes in the storage of the destination.
@@ -181,7 +181,10 @@ class Remote:
         self._run(_END, self.coming, self._arrived)
 
     def discard(self, move: str) -> list[str]:
-        """Delete the directories and the incomplete base files of this move. Return the paths of the directories."""
+        """Delete the server's directories and the incomplete base files that the move ``move`` made at the destination.
+
+        Return the paths of the deleted directories.
+        """
         return self._once(_DISCARD, self.coming, self._arrived, mark_of(move), self._offer['base_path'], move).split()
 
     # -- running programs on the other machine -------------------------------------------------------
@@ -193,7 +196,10 @@ class Remote:
         return [*_SSH, '--', self._offer['address'], shlex.join(('sh', '-c', script, 'sh', *args))]
 
     def _run(self, script: str, *args: str) -> str:
-        """Run a script with ``_once``, and retry if the connection is cut. All scripts can safely be repeated."""
+        """Run a script at the destination and return its output. Retry if the connection is cut.
+
+        All scripts can safely be repeated.
+        """
         return _repeated(lambda: self._once(script, *args))
 
     def _once(self, script: str, *args: str, within: float | None = None) -> str:
@@ -366,7 +372,7 @@ def _repeated(act: Callable[[], T], between: Callable[[], None] = lambda: None) 
         try:
             return act()
         except Cut as error:
-            LOG.warning('%s; trying again in %s s', error, pause)
+            LOG.warning('The connection to the destination was cut: %s; trying again in %s s', error, pause)
             end = time.monotonic() + pause
             while time.monotonic() < end:
                 between()

@@ -36,8 +36,8 @@ LOG = logging.getLogger(__name__)
 class HostVolumes:
     """The volumes that are connected to one host.
 
-    The records of paths and users of volumes are only in memory. After a restart of the compute, they are read from
-    libvirt's domains.
+    The paths of the volumes and the servers that use them are recorded only in memory. After a restart of the compute
+    service, they are read from libvirt's domains.
     """
 
     def __init__(self, connection: Connection, host: LibvirtHost, bricks: Bricks, secrets: LibvirtSecrets) -> None:
@@ -57,7 +57,7 @@ class HostVolumes:
     def connected(self, instance: objects.Instance) -> tuple[GuestVolume, ...]:
         """Connect all attached volumes of a server and return them.
 
-        Raises VolumeUnsupported if one cannot be connected.
+        Raises VolumeUnsupported if a volume cannot be connected.
         """
         self.check(instance.volumes)
         return tuple(self.connect(instance, volume) for volume in _attached(instance.volumes))
@@ -150,7 +150,11 @@ class HostVolumes:
         try:
             self.disconnect(instance, volume, path)
         except VolumeFailed as error:
-            LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
+            LOG.error(
+                'Could not disconnect a volume, so it stays connected to this host: %s',
+                error,
+                instance_uuid=instance.uuid,
+            )
         self._users[volume.volume_id] = self._users.pop(new.volume_id, {instance.uuid})
         self._paths[volume.volume_id] = self._paths.pop(new.volume_id, None)
 
@@ -175,10 +179,14 @@ class HostVolumes:
             except VolumeFailed as error:
                 if not force:
                     raise
-                LOG.error('A volume stays connected to this host: %s', error, instance_uuid=instance.uuid)
+                LOG.error(
+                    'Could not disconnect a volume, so it stays connected to this host: %s',
+                    error,
+                    instance_uuid=instance.uuid,
+                )
 
     def extend(self, volume: AttachedVolume, path: str | None = None) -> int:
-        """Read the new size of a volume that has grown, and return the size in bytes that its guest's disk must get.
+        """Read the new size of a volume that has grown, and return the new size in bytes of the disk in the guest.
 
         ``path`` is the volume's path on this host, if it has one. For an encrypted block device, the result is the
         volume's size without its LUKS header. For other volumes it is the full size: for encrypted files and Ceph
@@ -190,7 +198,10 @@ class HostVolumes:
         found = self._bricks.extend(volume)
         if found is not None and found < wanted:
             raise VolumeFailed(
-                act='extend', volume=volume.volume_id, host=self._libvirt.name, reason=f'its device has {found} bytes'
+                act='extend',
+                volume=volume.volume_id,
+                host=self._libvirt.name,
+                reason=f'its device has {found} bytes, too few for the new size',
             )
         return wanted - (self._bricks.header(volume, path) if path and volume.encryption is not None else 0)
 

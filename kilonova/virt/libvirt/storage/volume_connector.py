@@ -52,11 +52,12 @@ class Bricks:
         self._connector: dict[str, Any] | None = None
 
     def connector(self) -> dict[str, Any]:
-        """Return the properties of this host that the volume service needs, with the keys of ``Volumes.connector``.
+        """Return the properties of this host that the volume service needs to attach volumes to it.
 
-        If os-brick cannot get root rights, the result has only the basic keys, so that the host can use volumes in Ceph
-        and NFS only. A complete result of os-brick is cached until the service is restarted. Raises VolumeUnsupported
-        if os-brick fails and [libvirt]volume_enforce_multipath is set.
+        If os-brick fails, for example without root rights, the result has only platform, os_type, ip, host and the
+        multipath settings. The host can then use only volumes in Ceph and NFS. A complete result of os-brick is cached
+        until the service is restarted. Raises VolumeUnsupported if os-brick fails and
+        [libvirt]volume_enforce_multipath is set.
         """
         options = self._conf.libvirt
         if self._connector is not None:
@@ -208,7 +209,7 @@ class Bricks:
                 dict(volume.connection),
             )
         except errors as error:
-            # The library's error is not kept as the cause of this error, because it may contain secrets.
+            # os-brick's error is not kept as the cause of the new error, because its text may contain secrets.
             raise VolumeFailed(
                 act=words,
                 volume=volume.volume_id,
@@ -217,7 +218,7 @@ class Bricks:
             ) from None
 
     def _load(self) -> tuple[Any, tuple[type[Exception], ...]]:
-        """Return the library's connector module and the exception types that it raises. Load the library if needed."""
+        """Return os-brick's connector module and the exception types that it raises. Load os-brick if needed."""
         with self._loading:
             if self._library is None:
                 self._library = _load(self._conf)

@@ -112,7 +112,7 @@ class Graphics:
     secure: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
-    # The attribute that holds the value of a setting, for each element in which it isn't 'compression'.
+    # A dict from element name to the attribute for the setting's value. For all other elements it is 'compression'.
     ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
 
     def element(self) -> Element:

@@ -144,6 +144,6 @@ def test_a_merge_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) 
         block_chain.merge(guest, 'vdb', Merge(None, None), cancelled)  # type: ignore[arg-type]
     assert guest.works and len(guest.asked) == 1
     monkeypatch.setattr(block_chain, 'MOST', 0.0)
-    with pytest.raises(GuestFailed, match='it did not complete within 0 seconds'):
+    with pytest.raises(GuestFailed, match='the block job did not end within 0 seconds'):
         block_chain.merge(guest, 'vdb', Merge(None, None), nothing)  # type: ignore[arg-type]
     assert not guest.works and guest.asked[1:] == [('blockJobAbort', 'vdb', 0)]

@@ -77,7 +77,7 @@ class OpenVSwitch:
         try:
             act(*_given(vif, uuid))
         except errors as error:
-            # Only the cause is reported, because the library's error texts contain the whole port.
+            # Only the cause is reported, because os-vif's error texts contain the whole port.
             cause = getattr(error, 'kwargs', {}).get('err', error)
             raise self._failed(vif, shortened(f'{type(cause).__name__}: {cause}', _MOST_TEXT)) from error
 
@@ -128,7 +128,7 @@ def _reach(database: str) -> None:
 
 
 def _given(vif: Vif, uuid: str) -> tuple[Any, Any]:
-    """Return the port and its server as objects of os-vif."""
+    """Return os-vif's objects for a port and for its server, which has the uuid ``uuid``."""
     from os_vif import objects as known
 
     profile = known.vif.VIFPortProfileOpenVSwitch(interface_id=vif.id, datapath_type=vif.details.get('datapath_type'))

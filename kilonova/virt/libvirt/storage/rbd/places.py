@@ -183,9 +183,9 @@ class DiskPlaces:
 
     # -- taking over the disks of a dead host -------------------------------------------------------------------------
     def take_over(self, instance: objects.Instance, source: str) -> bool:
-        """Take over a server's disks from the dead host ``source``, see ``parts.moves.Moves.take_over``.
+        """Take over a server's disks from the dead host ``source``: record this host as their owner.
 
-        Returns False, without changing anything, if the disks are not on storage that this host can use.
+        Return False, without a change, if the disks are not on storage that this host can use.
         """
         directory = self.directory(instance.uuid)
         if directory.exists() and source in (directory.owner(), directory.taken_from()):
