@@ -88,7 +88,7 @@ class _Opening:
             if self._watcher is not None:
                 events.watch(connection, self._watcher)
             self.connection = connection
-        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+        except Exception as error:  # noqa: BLE001 - the waiting thread raises it
             self.error = error
         finally:
             self.done = True

@@ -269,7 +269,7 @@ class Guest:
             try:
                 self.call('abortJob')
             except libvirt.libvirtError as error:
-                if not self._gone(error):  # the copy has just ended
+                if not self._gone(error):  # no error if the copy has just ended
                     raise GuestFailed(act='end the disk copy of', uuid=self.uuid, reason=str(error)) from error
             time.sleep(0.1)
 

@@ -130,7 +130,7 @@ class LibvirtHost:
 
         The leftovers are directories whose deletion was interrupted, files libvirt.xml of domains that no longer exist,
         and secrets of volumes that no domain has. Ports of servers that have neither a domain nor disks on this host
-        are unplugged.
+        are unplugged. Directories of servers with a domain are recorded as owned by this host.
         """
         known, path = {guest.uuid for guest in self._libvirt.guests()}, self._conf.instances_path
         self._secrets.clear()

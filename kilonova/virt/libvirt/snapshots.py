@@ -181,12 +181,12 @@ class Copy:
         return os.path.exists(self._file(_HELD))
 
     def hold(self) -> None:
-        """Record that the guest will be paused for this image."""
+        """Record that the guest will be paused for this image, so that it is resumed even after a crash."""
         os.makedirs(self._directory, exist_ok=True)
         files.write_whole(self._file(_HELD), '')
 
     def let_go(self) -> None:
-        """Record that the guest has been resumed."""
+        """Delete the record that the guest is paused for this image."""
         files.remove(self._file(_HELD))
 
     def copy(self, disk: str, check: Check) -> None:

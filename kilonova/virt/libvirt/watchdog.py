@@ -3,7 +3,7 @@
     watchdog = ConnectionWatchdog(25.0)         # seconds between two calls, and until a call counts as hung
     watchdog.watch(connection, listener)        # from now on: listener.hypervisor_lost(reason), hypervisor_back()
     watchdog.reason                             # why libvirt counts as lost, or None
-    watchdog.leave()                            # the connection is closed
+    watchdog.leave()                            # stop, when the connection is closed
 
 libvirtd's main loop answers keepalive messages, but other threads of libvirtd execute calls. A lock or a dead file
 system can block these threads. The watchdog calls getCapabilities, because this call changes nothing, is executed by an

@@ -194,7 +194,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
         # Call ``works`` before ``is_done``, because the job may end between the two calls.
-        # In the other order, a job that ends between the calls would be neither done nor working, and count as failed.
+        # If ``is_done`` were first, a job that ends between the calls would seem neither done nor running, so failed.
         is_working = works(guest, target)
         if is_done():
             return

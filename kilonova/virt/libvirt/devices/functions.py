@@ -32,7 +32,7 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
     """
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
-    # A port's accelerator has no PCI request, so it is recognised by its address, which the port's binding contains.
+    # An accelerator (of Cyborg) for a port has no PCI request. It is recognised by the address in the port's binding.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
     of_ports = [
         device for device in devices if getattr(device, 'request_id', None) in ids or device.address in accelerated

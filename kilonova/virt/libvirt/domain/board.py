@@ -109,7 +109,7 @@ class OsConfigurator:
         )
 
     def _check_machine(self, guest: GuestSpec) -> None:
-        """Raise NotOnThisHost if the host's QEMU lacks the machine type, or permits fewer vCPUs on it."""
+        """Raise NotOnThisHost if the host's QEMU lacks the machine type, or if the flavor has too many vCPUs for it."""
         known, machine, vcpus = guest.settings.machine_types, guest.machine, guest.flavor.vcpus
         if not known or machine is None:
             return

@@ -73,8 +73,8 @@ class GraphicsConfigurator:
 class InputConfigurator:
     """Writes the guest's tablet and keyboard into the domain XML.
 
-    A guest with a screen gets a tablet according to hw_pointer_model, [DEFAULT]pointer_model and hw_input_bus. The
-    guest gets a keyboard if its board has no keyboard of its own or if the bus is virtio.
+    A guest with a screen gets a tablet according to hw_pointer_model, [DEFAULT]pointer_model and hw_input_bus. It also
+    gets a keyboard if its board has no keyboard of its own or if the bus is virtio.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:

@@ -81,7 +81,7 @@ class DiskConfigurator:
     """Writes the guest's disks into the domain XML: root, ephemeral, swap, config drive and volumes."""
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:
-        """Write the guest's disks in their order, and a SCSI controller if the image names a model for it."""
+        """Write the guest's disks and volumes, and a SCSI controller if the image names a model for it."""
         found = layout(guest)
         domain.devices.extend(volumes.disk(guest, *place) for place in found.volumes if place.volume.volume.is_root)
         domain.devices.extend(self._device(guest, *place) for place in found.own)

@@ -164,7 +164,7 @@ class GuestSettings:
     has_uefi: bool = True
     has_secure_boot: bool = True
     # A dict from machine type to its maximum number of vCPUs, or to None if the maximum is not known.
-    # The dict is empty if the host's machine types are not known.
+    # The dict of machine types is empty if the host's machine types are not known.
     machine_types: Mapping[str, int | None] = field(default_factory=dict)
     # Version of the host's control groups: 1, 2, or None if it is not known.
     control_groups: int | None = None

@@ -65,7 +65,7 @@ class MigrationCall:
     def _run(self) -> None:
         try:
             self._guest.call_once('migrateToURI3', *self._arguments)
-        except Exception as error:  # noqa: BLE001 - whoever follows it raises it
+        except Exception as error:  # noqa: BLE001 - the supervising thread raises it
             self.error = error
         finally:
             self.ended = True

@@ -1,7 +1,7 @@
 """Live migrations as the options [libvirt]live_migration_… configure them: start, supervision and forced completion.
 
     transfers = Transfers(conf)
-    transfers.carry(guest, way, told)          # returns when the guest has arrived, whichever process began it
+    transfers.carry(guest, way, told)          # start or continue the migration, and wait for its end
     transfers.hasten(guest)                    # force completion, by post-copy or by pausing the guest
 
 With post-copy a guest runs at the destination before all its memory has arrived, and QEMU fetches a page when the guest
@@ -176,7 +176,7 @@ class Transfers:
             watch.hastened = self.hasten(guest)
         try:
             report(LiveProgress(**numbers))  # type: ignore[typeddict-item]
-        except Exception as error:  # noqa: BLE001 - raised once the guest is known to have stayed
+        except Exception as error:  # noqa: BLE001 - the caller raises it after the migration has ended
             return error
         return None
 
@@ -247,7 +247,7 @@ class _Watch:
         downtime: The downtime set last, in milliseconds.
         hastened: True if the migration was forced to complete.
         unread: Why the statistics could not be read at the last check. None if they were read.
-        blind: Number of seconds since the statistics were read successfully.
+        blind: Number of seconds since the statistics could first not be read. 0 if the last attempt succeeded.
     """
 
     reason: Exception | None = None

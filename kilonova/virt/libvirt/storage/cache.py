@@ -154,7 +154,7 @@ class ImageCache:
     def _make_once(self, name: str, path: str, make: Callable[[], None]) -> None:
         with self._locks.hold(name):
             if os.path.exists(path):
-                # A disk will use the file soon. Its new modification time protects it from ``clean``.
+                # A disk will use the file soon. The new modification time protects the file from ``clean``.
                 files.touch(path)
                 return
             os.makedirs(self.directory, exist_ok=True)

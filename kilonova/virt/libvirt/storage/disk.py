@@ -130,9 +130,9 @@ def _new_layer(base: BaseFile, size: int) -> tuple[int, tuple[tuple[int, bytes],
 
 
 def create_layer(path: str, base: BaseFile, size: int) -> None:
-    """Create a qcow2 overlay of ``base``. Unlike in ``create_overlay``, ``base.path`` may be a name without directory.
+    """Create a qcow2 overlay of ``base`` with a virtual size of ``size`` bytes. Replaces an existing file.
 
-    A name without directory is a file in the directory of ``path``.
+    ``base.path`` may be a name without a directory. It then names a file in the directory of ``path``.
     """
     aside = _aside(path)
     command.run('qemu-img', 'create', '-q', '-f', 'qcow2', '-b', base.path, '-F', base.format, aside, str(size))

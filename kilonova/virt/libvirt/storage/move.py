@@ -248,7 +248,7 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # Each host formats its own base files of empty disks. Their bytes differ, so the move cannot exchange them.
+            # Each host formats its own base files of empty disks, so the same file has other bytes at the destination.
             # The data of such a base file are written into the disk, so that the move need not copy the base file.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
