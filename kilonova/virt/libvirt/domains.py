@@ -215,7 +215,7 @@ class Domains:
     def prepare(self, guest: GuestSpec) -> str:
         """Create the guest's mediated devices, set its ports' functions to trusted or untrusted, and return the XML.
 
-        The result is the XML for the server's domain. The present domain and the disks are not changed.
+        The result is the XML for the server's domain. The existing domain and the disks are not changed.
 
         Raises:
             UnsupportedHardware: if no host supports the requested hardware.

@@ -68,7 +68,7 @@ class Guest:
     def _on(self, connection: libvirt.virConnect) -> libvirt.virDomain:
         """Return the domain as an object of ``connection``.
 
-        The domain is looked up again if its present object belongs to another connection.
+        The domain is looked up again if its current object belongs to another connection.
         """
         domain = self._domain
         if domain.connect() is not connection:

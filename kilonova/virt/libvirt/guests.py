@@ -123,7 +123,10 @@ class LibvirtGuests:
         power_on: bool = True,
         plugged: Plugged | None = None,
     ) -> None:
-        """Create a server's disks and domain, and start the guest if ``power_on`` is set."""
+        """Create a server's disks and domain, and start the guest if ``power_on`` is set.
+
+        If ``plugged`` is given, the guest is started paused, ``plugged()`` is called, and the guest is resumed.
+        """
         # 1. Make the domain's XML and create the guest's mediated devices.
         # An impossible request is refused in this step, before any disk is copied.
         asked = wishes.read(block_devices, instance.flavor)
@@ -161,7 +164,7 @@ class LibvirtGuests:
         admin_password: str | None = None,
         files: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Create the server's disks and domain anew from the image, and start the guest if ``power_on`` is set."""
+        """Replace the server's disks and domain by new ones from the image. Start the guest if ``power_on`` is set."""
         guest = self._domains.spec(instance, image_meta, self._disks.plan(instance, image_meta), pci_devices)
         xml = self._domains.prepare(guest)
         # Remove the old guest before its disks are replaced.
@@ -203,7 +206,10 @@ class LibvirtGuests:
 
     @translated
     def detach_interface(self, instance: objects.Instance, vif: Vif, check: Check) -> None:
-        """Unplug a port from the guest and wait until the guest has released it."""
+        """Unplug a port from the guest and wait until the guest has released it.
+
+        ``check()`` is called again and again during the wait. If it raises an exception, the wait ends.
+        """
         guest, (kind, name) = self._libvirt.find(instance.uuid), hotplug_xml.of_port(vif)
         if guest is None:
             self._domains.plugs.remove(instance.uuid, [vif.id])

@@ -61,7 +61,11 @@ class LibvirtMoves:
         retry_interval: int = 0,
         progress: Progress | None = None,
     ) -> DiskInfo:
-        """Power the guest off, keep its disks as <uuid>_resize, copy them to ``dest``, and remove the domain."""
+        """Power the guest off, keep its disks as <uuid>_resize, copy them to ``dest``, and remove the domain.
+
+        ``timeout`` and ``retry_interval`` are for the shutdown of the guest, in seconds. ``progress`` is called with
+        the numbers of copied bytes and of all bytes.
+        """
         self._mover.check(instance, dest, flavor)
         LOG.debug('Starting migrate_disk_and_power_off', instance_uuid=instance.uuid)
         self._power.power_off(instance, timeout, retry_interval)
@@ -87,7 +91,8 @@ class LibvirtMoves:
     ) -> None:
         """Complete the move on the destination: grow the disks, define the domain, and start it if requested.
 
-        Raises GuestFailed if the disks have not arrived.
+        ``disk_info`` is the result of ``migrate_disk_and_power_off`` on the source. Raises GuestFailed if the disks
+        have not arrived.
         """
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
         directory = self._disks.directory(instance.uuid)
@@ -126,7 +131,11 @@ class LibvirtMoves:
 
     @translated
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
-        """Remove, on the destination, the domain and the copy of the disks."""
+        """Remove, on the destination, the domain and the copy of the disks.
+
+        ``same_host`` is True if the source of the move is the same host. Then nothing is removed before the disks were
+        moved.
+        """
         if same_host and not self._mover.is_aside(instance.uuid):
             return  # no disks were moved, so the domain and the disks on this host must be kept
         with self._volumes.given_back(instance, instance.volumes):

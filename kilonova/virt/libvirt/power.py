@@ -34,7 +34,11 @@ class LibvirtPower:
 
     @translated
     def power_off(self, instance: objects.Instance, timeout: int = 0, retry_interval: int = 0) -> None:
-        """Shut the guest down, or power it off if it does not shut down in time."""
+        """Shut the guest down, or power it off if it is still on after ``timeout`` seconds.
+
+        The shutdown request is repeated every ``retry_interval`` seconds. With ``timeout`` 0 the guest is powered off
+        at once.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
             return
@@ -48,14 +52,14 @@ class LibvirtPower:
     def define(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice]
     ) -> None:
-        """Define the domain anew, and leave the guest off."""
+        """Define the domain again from the server's current data, and leave the guest off."""
         self._domains.build(instance, image_meta, pci_devices, power_on=False)
 
     @translated
     def power_on(
         self, instance: objects.Instance, image_meta: ImageMeta, pci_devices: Iterable[objects.PciDevice] = ()
     ) -> None:
-        """Define the domain anew and start the guest."""
+        """Define the domain again from the server's current data, and start the guest."""
         self._domains.build(instance, image_meta, pci_devices, power_on=True)
 
     @translated
@@ -93,7 +97,11 @@ class LibvirtPower:
 
     @translated
     def suspend(self, instance: objects.Instance, check: Check) -> None:
-        """Unplug the host's devices from the guest, save its memory, and stop it."""
+        """Unplug the host's devices from the guest, save its memory, and stop it.
+
+        ``check()`` is called while the guest releases the devices. If it raises an exception, the guest is not
+        suspended.
+        """
         guest = self._found(instance, 'suspend')
         if guest.is_active():
             try:
@@ -109,7 +117,10 @@ class LibvirtPower:
 
     @translated
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
-        """Start a suspended guest from its saved memory, and plug the host's devices in again."""
+        """Start a suspended guest from its saved memory, and plug the host's devices in again.
+
+        If this fails, the guest is suspended again. ``check()`` is called while it releases the devices for this.
+        """
         guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():
             if not guest.is_saved():

@@ -59,7 +59,8 @@ class LibvirtSnapshots:
     def snapshot(self, instance: objects.Instance, image_id: str, check: Check, copied: Check) -> None:
         """Copy a server's root disk and send the copy to the image service as the data of an image.
 
-        ``copied()`` is called when the copy is complete, before it is sent.
+        ``copied()`` is called when the copy is complete, before it is sent. ``check()`` is called again and again
+        during the work. If it raises an exception, the work ends.
         """
         if self._images is None:
             raise DriverMisconfigured(reason='no image client is configured, which is needed to upload images')
@@ -210,7 +211,8 @@ class Copy:
     def flatten(self, format_: str, check: Check) -> None:
         """Make the image from the copied disk file and all its backing files.
 
-        ``format_`` is the format of the copied disk file. If ``check()`` raises an exception, the work ends.
+        ``format_`` is the format of the copied disk file. ``check()`` is called again and again until qemu-img has
+        ended. If it raises an exception, the work ends.
         """
         files.remove(self.part)
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', format_, self._file(_COPY), self.part)
@@ -218,12 +220,18 @@ class Copy:
         files.remove(self._file(_COPY))
 
     def read(self, source: str, check: Check) -> None:
-        """Make the image from a raw disk. ``source`` is a file name or another name by which QEMU opens the disk."""
+        """Make the image from a raw disk. ``source`` is a file name or another name by which QEMU opens the disk.
+
+        ``check()`` is called again and again until qemu-img has ended. If it raises an exception, the work ends.
+        """
         command.watched(check, 'qemu-img', 'convert', '-O', self._format, '-f', 'raw', source, self.part)
         self._take(self.part)
 
     def convert(self, check: Check) -> None:
-        """Make the image from ``part``, a complete qcow2 file that QEMU has written."""
+        """Make the image from ``part``, a complete qcow2 file that QEMU has written.
+
+        ``check()`` is called again and again until qemu-img has ended. If it raises an exception, the work ends.
+        """
         if self._format == _QCOW2:
             self._take(self.part)
             return

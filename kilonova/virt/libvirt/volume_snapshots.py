@@ -73,7 +73,7 @@ class LibvirtVolumeSnapshots:
         """Undo ``take``: merge the file of ``new`` into the file of ``old``, and make the guest use the old file again.
 
         No data of the guest are lost, because the file of ``new`` contains all that the guest has written since the
-        snapshot.
+        snapshot. ``check()`` is called during the merge. If it raises an exception, the method raises it, too.
         """
         guest, path = self._libvirt.find(instance.uuid), self._path(instance, new)
         if guest is None or self._source(guest, new) != path:
@@ -88,7 +88,10 @@ class LibvirtVolumeSnapshots:
 
     @translated
     def merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge, check: Check) -> None:
-        """Merge files of the volume's backing chain, as ``merge`` describes. Do nothing if they are merged already."""
+        """Merge files of the volume's backing chain, as ``merge`` describes. Do nothing if they are merged already.
+
+        ``check()`` is called during the merge. If it raises an exception, the method raises it, too.
+        """
         guest = self._libvirt.find(instance.uuid)
         with _said(instance, f'merge files of volume {volume.volume_id} of'):
             if guest is not None and guest.is_active():

@@ -84,7 +84,10 @@ class LibvirtVolumes:
 
     @translated
     def detach(self, instance: objects.Instance, volume: AttachedVolume, check: Check) -> None:
-        """Unplug a volume from the guest and disconnect it from this host."""
+        """Unplug a volume from the guest, wait until the guest has released it, and disconnect it from this host.
+
+        ``check()`` is called again and again during the wait. If it raises an exception, the wait ends.
+        """
         with self._volumes.given_back(instance, [volume]):
             guest = self._libvirt.find(instance.uuid)
             if guest is not None:
@@ -111,7 +114,10 @@ class LibvirtVolumes:
         new: AttachedVolume,
         check: Check,
     ) -> None:
-        """Connect ``new``, copy ``volume`` to it while the guest runs, and return when the copy is complete."""
+        """Connect ``new``, copy ``volume`` to it while the guest runs, and return when the copy is complete.
+
+        ``check()`` is called again and again during the copy. If it raises an exception, the copy ends.
+        """
         self._volumes.check([new])
         guest = self._libvirt.find(instance.uuid)
         target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)

@@ -1,4 +1,4 @@
-"""Devices of the host that guests get: whole PCI functions, and mediated devices.
+"""Devices of the host that are passed through to guests: PCI functions and mediated devices.
 
     discover(host.node_devices())      # [{'address': '0000:08:00.0', 'dev_type': 'type-PCI', ...}, ...]
     host_devices(instance_devices)     # [PciFunction('0000:08:00.0', managed=True), MediatedDevice(uuid, ...)]

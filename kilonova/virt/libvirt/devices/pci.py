@@ -36,7 +36,7 @@ class Virtual:
 
 @dataclass(frozen=True)
 class PciFunction:
-    """A PCI function of the host that a guest gets as a whole.
+    """A PCI function of the host that is passed through to a guest.
 
     If ``managed`` is True, libvirt detaches the function from its host driver before use and reattaches it afterwards.
     ``trustable`` is set for a virtual function that the host may set to trusted. For all other functions it is None.

@@ -34,7 +34,7 @@ def of(disks: Iterable[GuestDisk], volumes: Iterable[AttachedVolume]) -> dict[st
 def told(vifs: Iterable[Vif]) -> list[Vif]:
     """Return the interfaces that the guest's metadata must describe.
 
-    These are the interfaces with a tag, and PCI functions in a VLAN that are given to the guest as a whole.
+    These are the interfaces with a tag, and PCI functions in a VLAN that are passed through to the guest.
     """
     return [vif for vif in vifs if vif.tag or _vlan(vif)]
 
@@ -42,8 +42,8 @@ def told(vifs: Iterable[Vif]) -> list[Vif]:
 def _vlan(vif: Vif) -> int | None:
     """Return the VLAN of an interface if the guest's metadata must contain it, otherwise None.
 
-    If the guest has a virtual function as a whole, the host sets the function's VLAN. If it has a physical function,
-    the guest itself must set the VLAN.
+    The metadata contains the VLAN of PCI functions that are passed through to the guest. The host sets the VLAN of a
+    virtual function. The guest itself must set the VLAN of a physical function.
     """
     return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL, *ACCELERATED) else None
 

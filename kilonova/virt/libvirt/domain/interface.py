@@ -89,7 +89,8 @@ class InterfaceConfigurator:
 def card(guest: GuestSpec, vif: Vif) -> Card:
     """Return the XML element of the device by which the guest uses a port, in most cases an <interface>.
 
-    Raises the errors of ``InterfaceConfigurator.configure``.
+    Raises InterfaceUnsupported if the port's binding is not supported, and UnsupportedHardware if QEMU does not support
+    the model of the network card.
     """
     _check(vif)
     if vif.is_function:

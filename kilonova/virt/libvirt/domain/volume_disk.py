@@ -29,7 +29,7 @@ _LIMIT = re.compile(r'(read|write|total)_(bytes|iops)_sec(_max(_length)?)?')
 
 
 def check(volume: AttachedVolume, host: str, settings: GuestSettings) -> None:
-    """Check whether guests of this host can use a volume with its present attachment.
+    """Check whether guests of this host can use a volume with its current attachment.
 
     Raises VolumeUnsupported if they cannot use it.
     """

@@ -232,7 +232,8 @@ class LibvirtLiveMigrations:
     ) -> dict[str, str]:
         """Prepare this host as the destination: create empty disks and devices, plug ports, and connect volumes.
 
-        Returns a dict from volume id to the XML of the volume's source on this host.
+        ``guest`` is the source's description of the guest, and ``offer`` is this host's answer to it. Returns a dict
+        from volume id to the XML of the volume's source on this host.
         """
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)

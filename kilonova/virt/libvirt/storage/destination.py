@@ -122,7 +122,10 @@ class Local:
         self._coming.mark_move(move)
 
     def put(self, paths: Sequence[str], directory: str, going: Going) -> None:
-        """Copy files into a directory with the program cp."""
+        """Copy files into a directory with the program cp.
+
+        ``going`` is called often, with the number of bytes that were copied since its last call.
+        """
         if paths:
             command.watched(lambda: going(0), 'cp', '--sparse=always', '--', *paths, directory)
         for path in paths:
@@ -133,7 +136,10 @@ class Local:
         return disk.look_at_base(path).format if os.path.exists(path) else None
 
     def put_base(self, path: str, target: str, move: str, going: Going) -> None:
-        """Copy the base file ``path`` with cp to a temporary name, and rename the copy to ``target``."""
+        """Copy the base file ``path`` with cp to a temporary name, and rename the copy to ``target``.
+
+        The temporary name contains ``move``, the id of the move. ``going`` is called with the number of copied bytes.
+        """
         os.makedirs(os.path.dirname(target), exist_ok=True)
         # The name contains the move's id, so it differs from the temporary name of a download of the same image.
         aside = f'{target}.{move}'
@@ -171,7 +177,7 @@ class Shared(Local):
     def check(self) -> int:
         """Return the number of free bytes.
 
-        Raises DisksUnmovable if this storage has no record of the destination's present compute process, or if the
+        Raises DisksUnmovable if this storage has no record of the destination's running compute process, or if the
         destination has the storage under another path.
         """
         # 'run' is the id of the service's last start. Older releases without support for shared storage do not send it.

@@ -168,8 +168,8 @@ class DiskMover:
         """Keep the server's original disks in <uuid>_resize and put a copy of them at the destination.
 
         On shared storage, the destination gets overlays of the originals instead of copies. The guest must be off.
-        Returns the id of the move and the names of the disks. Raises InstanceNotFound if there are no disks, and
-        ResizeError if the transfer fails.
+        ``progress`` is called with the numbers of copied bytes and of all bytes. Returns the id of the move and the
+        names of the disks. Raises InstanceNotFound if there are no disks, and ResizeError if the transfer fails.
         """
         kept = self._set_aside(uuid, dest['move'])
         for image in _lasting(uuid, kept):

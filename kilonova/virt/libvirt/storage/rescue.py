@@ -128,8 +128,8 @@ class RescueFiles:
         """Fetch the images that the rescue system is made of.
 
         ``image`` is the rescue image. If it is None, the host's default rescue image is used, or the server's own image
-        if the host has no default. Raises DriverMisconfigured if there is no image client, and the same errors as
-        ``parts.guests.Guests.spawn`` for unusable images.
+        if the host has no default. Raises DriverMisconfigured if there is no image client, and ImageUnacceptable,
+        FlavorDiskSmallerThanImage or errors.NoRoom if an image cannot be used.
         """
         if self._images is None:
             raise DriverMisconfigured(reason='no image client is configured, which is needed to fetch images')

@@ -215,7 +215,7 @@ class ServerDisks(DiskPlaces):
         self.renew_swap(instance, image_meta)
         for name, found in directory.disks().items():
             # The move copied the disks as sparse files, so their disk space is reserved again.
-            # Layers (see layers.py) are only read, so no space is reserved for them.
+            # Layers (backing files from earlier moves) are only read, so no space is reserved for them.
             if name != CONFIG and not layers.is_layer(name):
                 self.allocate(directory.file(name), found.virtual_size)
 
@@ -348,7 +348,8 @@ class ServerDisks(DiskPlaces):
     def _root(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None) -> disk.BaseFile | Parent:
         """Return what a root disk is made from: a file of the image cache, or a snapshot in Ceph that is cloned.
 
-        ``most`` is the size of the flavor's root disk in bytes. Raises the errors of ``ImageCache.image``.
+        ``most`` is the size of the flavor's root disk in bytes. Raises ImageUnacceptable,
+        FlavorDiskSmallerThanImage or errors.NoRoom if the image cannot be used.
         """
         if self.format == RBD and image_meta.get('disk_format') == 'raw' and self._images is not None:
             image_id = image_meta.get('id') or instance.image_ref

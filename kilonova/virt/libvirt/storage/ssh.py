@@ -142,7 +142,10 @@ class Remote:
         self._run(_BEGIN, self.coming, mark_of(move))
 
     def put(self, paths: Sequence[str], directory: str, going: Callable[[int], None]) -> None:
-        """Send files to a directory on the other machine."""
+        """Send files to a directory on the other machine.
+
+        ``going`` is called often, with the number of bytes that were sent since its last call.
+        """
         for path in paths:
             self._send(path, os.path.join(directory, os.path.basename(path)), going)
 
@@ -156,7 +159,8 @@ class Remote:
     def put_base(self, path: str, target: str, move: str, going: Callable[[int], None]) -> None:
         """Send the base file ``path`` under a temporary name, compare checksums, and rename the copy to ``target``.
 
-        Raises CommandFailed if the content differs.
+        The temporary name contains ``move``, the id of the move. ``going`` is called with the number of bytes that were
+        sent. Raises CommandFailed if the content of the copy differs.
         """
         aside = f'{target}.{move}'
         self._run(_DIRECTORY, os.path.dirname(target))

@@ -80,7 +80,7 @@ class SocketInterface:
 
 @dataclass
 class FunctionInterface:
-    """A network card that is a PCI function of the host, which the guest gets as a whole.
+    """A network card that is a PCI function of the host, passed through to the guest.
 
     The host sets the card's MAC address and VLAN. If ``profile`` is set, the host sets no VLAN: the physical switch
     uses the VLAN of this port profile.
