@@ -97,7 +97,7 @@ class LibvirtMoves:
         LOG.debug('Starting finish_migration', instance_uuid=instance.uuid)
         directory = self._disks.directory(instance.uuid)
         if directory.move() != disk_info['move']:
-            raise GuestFailed(act='move', uuid=instance.uuid, reason='its disks have not arrived')
+            raise GuestFailed(act='move', uuid=instance.uuid, reason='the disks have not arrived on this host')
         self._disks.own(instance.uuid)
         self._disks.grow(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)

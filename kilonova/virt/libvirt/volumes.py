@@ -116,7 +116,8 @@ class LibvirtVolumes:
     ) -> None:
         """Connect ``new``, copy ``volume`` to it while the guest runs, and return when the copy is complete.
 
-        ``check()`` is called again and again during the copy. If it raises an exception, the copy ends.
+        ``check()`` is called again and again during the wait. If it raises an exception, the wait ends, and the copy
+        runs on until ``end_copy`` is called.
         """
         self._volumes.check([new])
         guest = self._libvirt.find(instance.uuid)

@@ -176,7 +176,7 @@ class IommuConfigurator:
                 name='hw:viommu_model',
                 value=model,
                 reason=(
-                    f'its machine type {guest.machine} does not support an IOMMU; a PCI Express machine type (q35) is '
+                    f'machine type {guest.machine} does not support an IOMMU; a PCI Express machine type (q35) is '
                     'needed'
                 ),
             )

@@ -152,7 +152,7 @@ def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[s
             text = connection.domain_capabilities(arch, machine, virt_type)
         except libvirt.libvirtError as error:
             # This build of QEMU does not have the machine type, so the machine type is skipped.
-            LOG.debug('No capabilities from libvirt for machine type %s: %s', machine, error)
+            LOG.debug('libvirt reports no capabilities for machine type %s: %s', machine, error)
             continue
         one = parse_guest(text)
         found = one if found is None else found | one

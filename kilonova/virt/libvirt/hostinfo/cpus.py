@@ -66,7 +66,7 @@ def of_host_model(connection: Connection, arch: str, machine: str, virt_type: st
     try:
         text = connection.domain_capabilities(arch, machine, virt_type)
     except libvirt.libvirtError as error:
-        LOG.debug('No capabilities from libvirt for machine type %s: %s', machine, error)
+        LOG.debug('libvirt reports no capabilities for machine type %s: %s', machine, error)
         return frozenset()
     mode = ElementTree.fromstring(text).find("cpu/mode[@name='host-model'][@supported='yes']")
     model = mode.findtext('model') if mode is not None else None

@@ -47,7 +47,7 @@ class TestDriverMigration:
         if guest is None or not guest.is_active():
             if os.path.exists(left):
                 return
-            raise GuestFailed(act='migrate', uuid=uuid, reason='it is off')
+            raise GuestFailed(act='migrate', uuid=uuid, reason='the guest is off')
         if not isinstance(receiver, destination.Local):
             raise errors.DisksUnmovable(
                 source=self._libvirt.name,

@@ -330,7 +330,7 @@ class LibvirtLiveMigrations:
     def _active(self, instance: objects.Instance) -> Guest:
         guest = self._libvirt.find(instance.uuid)
         if guest is None or not guest.is_active():
-            raise GuestFailed(act='migrate', uuid=instance.uuid, reason='it is off')
+            raise GuestFailed(act='migrate', uuid=instance.uuid, reason='the guest is off')
         return guest
 
     def _place(self, instance: objects.Instance, offer: LiveOffer) -> destination.MoveDestination:

@@ -150,7 +150,7 @@ class Transfers:
         said = call.error if call is not None else None
         if said is not None and self._post_copy and migration_job.refuses_post_copy(said):
             raise migration_job.PostCopyRefused(str(said))
-        raise errors.MigrationError(reason=str(said or 'it was aborted'))
+        raise errors.MigrationError(reason=str(said or 'the migration was aborted'))
 
     def _look(
         self, guest: Guest, job: dict[str, int], report: LiveTold, took: float, watch: _Watch
@@ -169,7 +169,8 @@ class Transfers:
         if self._seconds_a_gib and took > self._seconds_a_gib * gib and not watch.hastened:
             if not self._forces:
                 return errors.MigrationError(
-                    reason=f'it was not complete after {took:.0f} seconds ([libvirt]live_migration_completion_timeout)'
+                    reason=f'the migration was not complete after {took:.0f} seconds '
+                    '([libvirt]live_migration_completion_timeout)'
                 )
             self._in_haste.add(guest.uuid)
         if guest.uuid in self._in_haste:

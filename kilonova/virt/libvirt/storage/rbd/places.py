@@ -126,7 +126,7 @@ class DiskPlaces:
         """
         found = self.there(instance.uuid)
         if not instance.is_from_volume and (not found or found[0].name != DISK):
-            raise GuestFailed(act='define', uuid=instance.uuid, reason='its root disk is not on this host')
+            raise GuestFailed(act='define', uuid=instance.uuid, reason='the root disk is not on this host')
         return found
 
     def at(
