@@ -32,7 +32,7 @@ def bring_up_to_date(
     If the API database says that the host is in the aggregate, the nodes become members. Otherwise they are removed.
 
     Raises:
-        Unanswered: Placement or a database does not answer, or the aggregate keeps changing.
+        Unanswered: Placement or a database does not answer, or the aggregate was changed during each attempt.
         PlacementConflict: Placement refused a change.
         ProviderNotFound: A node has never reported to Placement.
     """
@@ -45,7 +45,10 @@ def bring_up_to_date(
         with api_db.read() as conn:
             if aggregates.has_host(conn, aggregate_uuid, host) == wanted:
                 return
-    raise errors.Unanswered(who='the database', reason=f'aggregate {aggregate_uuid} keeps changing')
+    raise errors.Unanswered(
+        who='the database',
+        reason=f'aggregate {aggregate_uuid} was changed during each attempt',
+    )
 
 
 def _nodes(cells: cell_queries.CellDatabases, host: str, cell_id: int | None) -> list[Row]:

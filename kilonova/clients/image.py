@@ -79,7 +79,7 @@ class ImageClient(session.RestClient):
             answer = response.json()
             found += answer['images']
             # The image service may return fewer records than ``limit``, so the next page is requested.
-            # A page without records is the end: otherwise a link to the same page would be followed for ever.
+            # The list ends at a page without records, because the link of such a page may lead to the same page again.
             path = answer.get('next') if answer['images'] else None
         return found[:limit]
 
@@ -248,8 +248,8 @@ class ImageClient(session.RestClient):
         if response.status_code in (200, 204):
             return response
         response.close()
-        # 404 is also the answer for a malformed id, and 403 for a private image that the user can't see.
-        # For the user, all of these images do not exist.
+        # The image service returns 404 also for a malformed id, and 403 for a private image that the user can't see.
+        # The user gets the error ImageNotFound for each response with 403 or 404.
         if response.status_code in (403, 404):
             raise errors.ImageNotFound(image_id=image_id)
         raise errors.ImageUnacceptable(
@@ -290,7 +290,7 @@ def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _room(image_id: str, size: int | None, file: IO[bytes]) -> int:
-    """Return how many bytes may be written to the file: the image's size, or half of the free space if it is unknown.
+    """Return how many bytes may be written to the file: its size, or half of the free space if ``size`` is None.
 
     Raises NoRoom if the image has more bytes than the file system has free.
     """

@@ -24,6 +24,6 @@ from kilonova.clients.neutron.security_groups import SecurityGroups
 class NetworkClient(PortCalls, Bindings, Networks, FloatingIps, SecurityGroups):
     """The client of Neutron. A process has one, and threads may share it.
 
-    Each call may raise Unanswered. A request as a user may raise NetworkForbidden, a request as the service
-    NetworkAccountRefused. Lists of results have no defined order.
+    Each call may raise Unanswered. A request as a user may raise NetworkForbidden. A request as the service may
+    raise NetworkAccountRefused. Lists of results have no defined order.
     """

@@ -482,7 +482,7 @@ class PlacementClient:
                     self._send('PUT', f'/traits/{name}')
                     there.add(name)
                 elif name not in there:
-                    LOG.warning('Placement does not know the trait %s; leaving it out', name)
+                    LOG.warning('Placement does not know the trait %s, so providers are reported without it', name)
                 self._traits[name] = name in there
         return {name for name in wanted if self._traits[name]}
 

@@ -36,7 +36,7 @@ CONNECT_TIMEOUT = 5.0
 # The number of idle connections that are kept open for each service. A daemon rarely uses more at the same time.
 POOL_SIZE = 64
 # Maximum size of a response in bytes, after decompression.
-# This is more than enough: 1,000 allocation candidates of hosts with many devices need a few megabytes.
+# The largest known responses need a few megabytes: 1,000 allocation candidates of hosts with many devices.
 MOST = 128 << 20
 
 
@@ -94,7 +94,7 @@ class _Bounded:
 
 
 def bound(session: ks_session.Session) -> None:
-    """Mount the connections of this module in a session, so that their limits apply to all requests of the session."""
+    """Make a session use connections of the class _Pool, which limit the size of responses and the connect time."""
     for scheme in ('http://', 'https://'):
         session.session.mount(scheme, _Pool(pool_maxsize=POOL_SIZE))
 
@@ -110,7 +110,10 @@ class Session(requests.Session):
         self._settings: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def merge_environment_settings(self, url: str, proxies: Any, stream: Any, verify: Any, cert: Any) -> dict[str, Any]:
-        """Return the settings for a URL. They are cached unless the caller gives proxies."""
+        """Return the settings of requests to a URL (proxies, stream, verify, cert) as a dict.
+
+        The settings are cached for each server, unless the caller gives proxies.
+        """
         if proxies:
             return super().merge_environment_settings(url, proxies, stream, verify, cert)
         key = (*urlsplit(url)[:2], stream, verify, cert)
@@ -213,7 +216,7 @@ class RestClient:
         headers: Mapping[str, str] = MappingProxyType({}),
         **kwargs: Any,
     ) -> requests.Response:
-        """Send a request and return its response, as ``send`` does. A GET is repeated if the service does not answer.
+        """Send a request by the function ``send``, and return the response. A GET is repeated if it gets no response.
 
         The request is sent with the user's token if ``ctxt`` has one, otherwise with the service's own account.
         """

@@ -63,7 +63,9 @@ class Vendordata:
             found: Json = json.loads(text)
             return found
         except (OSError, ValueError) as error:
-            LOG.error('[api]vendordata_jsonfile_path %s cannot be used: %s', path, error)
+            LOG.error(
+                '[api]vendordata_jsonfile_path %s cannot be used; guests get no static vendordata: %s', path, error
+            )
             return {}
 
     def all(self, about: Mapping[str, Any]) -> dict[str, Json]:

@@ -174,7 +174,7 @@ class Volume:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Volume:
-        """Return the volume of a response body."""
+        """Create a Volume from ``body``, the JSON object of a volume in a response of Cinder."""
         return cls(
             id=body['id'],
             name=body.get('name') or '',
@@ -213,7 +213,7 @@ class VolumeSnapshot:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> VolumeSnapshot:
-        """Return the snapshot of a response body."""
+        """Create a VolumeSnapshot from ``body``, the JSON object of a snapshot in a response of Cinder."""
         return cls(
             body['id'],
             body.get('name') or '',
@@ -242,7 +242,7 @@ class Attachment:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Attachment:
-        """Return the attachment of a response body."""
+        """Create an Attachment from ``body``, the JSON object of an attachment in a response of Cinder."""
         return cls(
             body['id'], body['volume_id'], body['instance'] or None, body['status'], body.get('connection_info') or {}
         )
@@ -281,13 +281,13 @@ class _Attachments(_Requests):
     def attachments_of_servers(self) -> list[Attachment]:
         """Return the attachments of all servers of all projects.
 
-        Raises Unanswered if the service repeats a page instead of going on behind it.
+        Raises Unanswered if Cinder returns the same page again instead of the next page.
         """
         found: dict[str, Attachment] = {}
         # Read pages until one is empty, because Cinder does not say whether a list is complete.
         while page := self._attachments([('marker', next(reversed(found)))] if found else []):
             if all(attachment.id in found for attachment in page):
-                raise errors.Unanswered(who=WHO, reason='its list of attachments does not go on behind the marker')
+                raise errors.Unanswered(who=WHO, reason='it returns the same page of attachments again')
             found |= {attachment.id: attachment for attachment in page}
         return [attachment for attachment in found.values() if attachment.server_id]
 
@@ -346,8 +346,8 @@ class _Attachments(_Requests):
 class VolumeClient(_Attachments):
     """The client of Cinder. A process has one, and threads may share it.
 
-    Each call may raise Unanswered. A request as a user may raise VolumeForbidden, a request as the service
-    VolumeAccountRefused.
+    Each call may raise Unanswered. A request as a user may raise VolumeForbidden. A request as the service may
+    raise VolumeAccountRefused.
     """
 
     def volume(self, ctxt: RequestContext | None, volume_id: str) -> Volume:

@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 class Cancels:
     """Tells hosts that an operation was cancelled.
 
-    ``before`` sends the cancels of all operations whose end a delete waits for. ``again`` sends one cancel again.
+    ``before`` cancels all operations that a delete waits for. ``again`` sends the message about one cancel again.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -54,7 +54,11 @@ class Cancels:
             for row in rows:
                 self._cancel(db, row, instance)
         except Exception as error:  # noqa: BLE001 - the next sweep tries again
-            LOG.warning('Could not cancel the running operation that operation %s waits for: %s', uuid, error)
+            LOG.warning(
+                'Could not cancel the running operation that operation %s waits for; the next search tries again: %s',
+                uuid,
+                error,
+            )
 
     def again(self, db: Database, uuid: str) -> None:
         """Tell the hosts of an operation again that it was cancelled, because the first message may have been lost."""

@@ -62,14 +62,14 @@ class Ending:
     after: Write | None = None
 
     def end(self, work: Work[Any]) -> bool:
-        """Write the changes and delete the operation row in one transaction.
+        """Write the changes of this object and delete the operation row in one transaction.
 
         Returns whether the server's state was changed. Raises the errors of ``Work.end`` and of ``write``.
         """
         return bool(work.end(functools.partial(self.write, work=work)))
 
     def write(self, conn: engine.Connection, work: Work[Any]) -> bool:
-        """Write the changes in the transaction of ``conn``, and return whether the server's state was changed.
+        """Write the changes of this object in the transaction of ``conn``. Return whether the server's state changed.
 
         Raises InstanceNotFound or InstanceInvalidState if a required transition is not allowed.
         """

@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 
 class RunnerInterface(Protocol):
-    """Methods of ``runner.Runner``, for the code that runs in its worker threads."""
+    """Type of the conductor's runner (``runner.Runner``), with the methods that other modules call."""
 
     def finished(self, work: Any, retry_in: float | None = None) -> None:
         """Forget an operation that this process no longer runs.

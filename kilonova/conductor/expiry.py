@@ -108,10 +108,11 @@ def confirm(env: Environment, db: engine.Database, due: Due) -> str:
 
 
 def asked(kind: str, event: str, action: str) -> Callable[[Environment, engine.Database, Due], str]:
-    """Return a function that creates an operation for a server whose time limit is over, and returns its uuid.
+    """Return a function that creates an operation for a server whose time limit is over.
 
-    The function is used as ``Expires.accept``. ``kind`` is the kind of the operation, which has no arguments. ``event``
-    is the name of the state transition (``states.TRANSITIONS``), and ``action`` the name of the instance action.
+    The created function returns the uuid of the operation, and is used as ``Expires.accept``. ``kind`` is the kind of
+    the operation, which has no arguments. ``event`` is the name of the state transition (``states.TRANSITIONS``), and
+    ``action`` the name of the instance action.
     """
 
     def accept(env: Environment, db: engine.Database, due: Due) -> str:

@@ -68,9 +68,9 @@ class HostLiveness:
 
     def __init__(self, service_down_time: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._down_time, self._clock = service_down_time, clock
-        # Seconds without a report of any host of a cell that count as a gap. Hosts that are up report more often.
+        # If no host of a cell reports for this number of seconds, there is a gap. Hosts that are up report more often.
         self._gap = service_down_time / 2
-        # Seconds between two checks. Three checks are made in the time of the shortest gap, so that no gap is missed.
+        # Seconds between two checks. The shortest gap is three times as long, so that no gap in the reports is missed.
         self.period = service_down_time / 6
         self._cells: dict[str, _Cell] = {}
         self._down: dict[str, set[str]] = {}
@@ -150,7 +150,7 @@ class HostLiveness:
         return down
 
     def now(self) -> float:
-        """Return the time of this process's monotonic clock, for the argument ``asked`` of ``unsure``."""
+        """Return the time of the monotonic clock. Read it before a call to the scheduler, and pass it to ``unsure``."""
         return self._clock()
 
     def unsure(self, db: Database, asked: float = float('inf')) -> list[str]:
@@ -158,8 +158,8 @@ class HostLiveness:
 
         If the result is not empty, the scheduler should be called again later, because one of these hosts may fit.
         ``asked`` is the time, by ``now``, of the call to the scheduler. Hosts that have begun to report again since
-        then may be missing in the scheduler's reply. If there were such hosts and none is left, the result has one
-        text that says so.
+        then may be missing in the scheduler's reply. If there were such hosts and none is left, the result has
+        one text instead of host names, so that it is not empty.
         """
         with db.read() as conn:
             quiet = services.quiet_hosts(conn, self._down_time)
@@ -199,9 +199,9 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # At the first check of a cell, the time before the check never counts as an outage. If no host has
-                # reported recently, ``deaf=now`` gives the hosts time to report before they count as down.
-                # For example, hosts and this process may start at the same time after a power failure.
+                # At the first check of a cell, the time before the check never counts as an outage.
+                # If no host has reported recently, ``deaf=now`` gives hosts time to report before they count as down.
+                # After a power failure, for example, hosts and this process may start at the same time.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )
@@ -212,7 +212,7 @@ class HostLiveness:
                 cell.since = now
             elif unheard:
                 # This process made no checks for a while, and hosts may have been unable to report in that time.
-                # Count this time as a gap in the reports, which began at the last check and ends now.
+                # The time without checks counts as a gap in the reports, which began at the last check and ends now.
                 cell.since, cell.before = now, cell.looked
             if unheard:
                 cell.deaf = now

@@ -27,8 +27,8 @@ _LONGEST = 255
 def describe(host: str, pid: int | None = None) -> str:
     """Return a text that identifies the process ``pid``, or this process if ``pid`` is None.
 
-    The text has the host, the boot, the process namespace, the process id and the start time. It is only the name of
-    the host if /proc doesn't have these values.
+    The text has the host, the id of the kernel's boot, the process namespace, the process id and the start time. If
+    /proc doesn't have these values, the text is only the name of the host.
     """
     pid = pid or os.getpid()
     boot, space, start = _boot(), _space(), _stat(pid)[1]

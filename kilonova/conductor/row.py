@@ -86,7 +86,7 @@ class ChosenHost:
 
     @classmethod
     def all_of(cls, found: Iterable[objects.Selection]) -> list[Self]:
-        """Return the chosen hosts. ``found`` is the part of the scheduler's reply about one server."""
+        """Return a ChosenHost for each host in ``found``, the part of the scheduler's reply about one server."""
         made = []
         for selection in found:
             request = selection.allocation()
@@ -233,7 +233,8 @@ class LeasedOperation(Generic[OutputsT]):
     def resumed(self) -> None:
         """Check the row after the operation has waited for a slot of a host, that is, for a permit to call the host.
 
-        Raises LeaseLost if this process no longer owns the row. Does not raise Cancelled.
+        Raises LeaseLost if this process no longer owns the row. Does not raise Cancelled, because the call to the host
+        checks the row again.
         """
         self._compared = False
         became = self.standing()
@@ -289,8 +290,8 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # The first try of this transaction may have written the row, and its reply may have been lost.
-            # Then the row is already at the position and attempt ``after``. Write it once more.
+            # If the reply to the first try of this transaction was lost, the row may have been written already.
+            # A repeated try writes a row that is already at the position and attempt ``after`` once more.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -372,13 +373,13 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # A cancelled operation must be undone before its row is deleted. If this process doesn't know of the cancel
-        # yet, ``unwinding`` is False, and ``end_owned`` deletes nothing.
+        # A cancelled operation must be undone before its row is deleted.
+        # If this process doesn't know of the cancel yet, ``unwinding`` is False, and ``end_owned`` deletes nothing.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # The first try of this transaction may have deleted the row, and its reply may have been lost.
-                # Then the row is missing, and this process has ended the operation.
+                # If the reply to the first try of this transaction was lost, the row may have been deleted already.
+                # If a repeated try does not find the row, this process has ended the operation.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 self._written = write(conn)

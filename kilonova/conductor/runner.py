@@ -105,7 +105,10 @@ class Runner:
             try:
                 self.env.cells.reload()
             except Exception as error:
-                LOG.warning('Could not read the cell mappings again; continuing with those read before: %s', error)
+                LOG.warning(
+                    'Could not read the cell mappings again; continuing with the mappings that were read before: %s',
+                    error,
+                )
 
     def _renew_forever(self, db: Database) -> None:
         while not self._tick.wait(self._renew_interval):

@@ -62,7 +62,7 @@ class HostNotFenced(Unanswered):
 
 
 class RetryLater(Unanswered):
-    """The operation is retried after ``pause`` seconds, because another task still uses a resource it needs."""
+    """The operation is retried after ``pause`` seconds, because it waits, for example until a volume is created."""
 
     msg_fmt = 'Waiting for %(who)s: %(reason)s'
 

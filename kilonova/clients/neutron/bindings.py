@@ -26,7 +26,7 @@ class Binding:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Binding:
-        """Return the binding that a response body describes."""
+        """Create a Binding from ``body``, the JSON object of a binding in a response of Neutron."""
         return cls(body['host'], body['vif_type'], body.get('vif_details') or {}, body.get('profile') or {})
 
 

@@ -27,7 +27,7 @@ class FloatingIp:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> FloatingIp:
-        """Return the floating IP of a response body."""
+        """Create a FloatingIp from ``body``, the JSON object of a floating IP in a response of Neutron."""
         return cls(
             body['id'],
             body['floating_ip_address'],

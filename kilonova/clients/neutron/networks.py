@@ -35,7 +35,7 @@ class Network:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Network:
-        """Return the network of a response body."""
+        """Create a Network from ``body``, the JSON object of a network in a response of Neutron."""
         return cls(
             id=body['id'],
             name=body['name'],
@@ -76,7 +76,7 @@ class Subnet:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Subnet:
-        """Return the subnet of a response body."""
+        """Create a Subnet from ``body``, the JSON object of a subnet in a response of Neutron."""
         return cls(
             id=body['id'],
             network_id=body['network_id'],

@@ -85,7 +85,7 @@ class Port:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> Port:
-        """Return the port of a response body."""
+        """Create a Port from ``body``, the JSON object of a port in a response of Neutron."""
         return cls(
             id=body['id'],
             network_id=body['network_id'],

@@ -90,7 +90,7 @@ class NeutronRequests(RestClient):
         before: set[str] = set()
         while asked is not None:
             if asked in before:
-                raise errors.Unanswered(who=WHO, reason=f'its list of {collection} leads back to a page that was read')
+                raise errors.Unanswered(who=WHO, reason=f'it returns the same page of {collection} again')
             before.add(asked)
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
@@ -113,5 +113,5 @@ _MISSING = {
 
 
 def _singular(collection: str) -> str:
-    """Return the key under which a body contains a single object of the collection."""
+    """Return the key of a single object in a request or response body, such as 'port' for the collection 'ports'."""
     return collection.removesuffix('s').replace('-', '_')

@@ -29,7 +29,7 @@ class SecurityGroupRule:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SecurityGroupRule:
-        """Return the rule of a response body."""
+        """Create a SecurityGroupRule from ``body``, the JSON object of a rule in a response of Neutron."""
         cidr, group = body['remote_ip_prefix'], body['remote_group_id']
         if not (cidr or group or body.get('remote_address_group_id')):
             cidr = '::/0' if body['ethertype'] == 'IPv6' else '0.0.0.0/0'
@@ -56,7 +56,7 @@ class SecurityGroupRules:
 
     @classmethod
     def from_body(cls, body: Mapping[str, Any]) -> SecurityGroupRules:
-        """Return the security group of a response body."""
+        """Create a SecurityGroupRules from ``body``, the JSON object of a group in a response of Neutron."""
         return cls(
             body['id'],
             body['name'],

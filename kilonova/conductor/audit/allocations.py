@@ -224,8 +224,8 @@ def amounts(
     from a volume (``from_volume``) needs no disk of its own.
     """
     if topology is None:
-        # A flavor of an older server may have extra specs that are refused today. Then it counts as a flavor without
-        # a topology.
+        # A flavor of an older server may have extra specs that are refused today.
+        # Such a flavor counts as a flavor without a NUMA topology.
         with contextlib.suppress(Invalid):
             topology = constraints.of(flavor)
     dedicated = constraints.dedicated_cpus(topology) if pinning else 0

@@ -160,7 +160,7 @@ class Audit:
 
 
 class _AuditRun:
-    """One check of the whole cloud, which ``Audit`` repeats.
+    """One check of the whole cloud. ``Audit`` creates one object for each of its checks.
 
     ``silent`` contains the hosts and services that are not queried, as a dict from name to reason; the check adds each
     host or service that does not answer. ``until`` is the time.monotonic() value after which no host is queried.
@@ -189,7 +189,7 @@ class _AuditRun:
         self._compute, self._ctxt = compute, ctxt
         self._down_time = down_time
         self._report = AuditReport()
-        # {text that stands for a row in lines of the report, such as a server's uuid: time of the row's last change}.
+        # Time of each row's last change, by the text that names the row in the report, such as a server's uuid.
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:
@@ -331,7 +331,7 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # Node rows change often. Only report lines that contain '<node> offers' depend on the time of their change.
+        # Node rows change often. A change counts only for report lines about device pools, with '<node> offers'.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:

@@ -127,7 +127,7 @@ def choose_again(work: BootWork) -> None:
     )
     cell, tried = work.chosen().cell_uuid, work.outputs.hosts[: work.attempt]
     # Leave out hosts that an earlier attempt failed on because of the server group's policy.
-    # If the request forces the server to a host, the scheduler may return this host although its attempt has failed.
+    # The scheduler may choose such a host again if the user's request forces the server to this host.
     closed = {tried[attempt - 1].host for attempt in work.outputs.overtaken}
     work.outputs.select = tried + [
         choice for choice in ChosenHost.all_of(found[0]) if choice.cell_uuid == cell and choice.host not in closed
@@ -224,10 +224,10 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
     """
     with work.env.api.write() as conn:
         # The build request is deleted first, because this statement locks its row.
-        # If the user deletes the server at the same time, only one of the transactions finds the build request.
+        # If the user deletes the server at the same time, only one of the two transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # The first try of this transaction may have deleted the build request, and its reply may have been lost.
-            # Then the server's mapping names the cell already, and the boot continues.
+            # If the reply to the first try of this transaction was lost, the build request may be deleted already.
+            # In a repeated try, the boot continues if the server's mapping names the cell already.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -525,7 +525,9 @@ class Boot(Flow[BootOutputs]):
                 work.done(self.steps[0])
             except Cancelled:
                 LOG.info(
-                    'Operation %s was cancelled while its host was chosen', work.uuid, instance_uuid=work.instance_uuid
+                    'Operation %s was cancelled while its host was chosen; it will be undone',
+                    work.uuid,
+                    instance_uuid=work.instance_uuid,
                 )
             except (LeaseLost, Unanswered) as other:
                 LOG.info('Operation %s: %s', work.uuid, other, instance_uuid=work.instance_uuid)

@@ -161,7 +161,7 @@ def _moved(work: Work[Outputs]) -> bool:
 
 
 def confirm_source(work: Work[Outputs]) -> None:
-    """If a resize waits to be confirmed, have its source delete the server's files and free the old devices."""
+    """If a resize waits to be confirmed, ask its source host to delete the server's files and free the old devices."""
     if _moved(work):
         confirm_revert.confirm_source(work)
 

@@ -73,8 +73,8 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostDown as error:
-        # The time limit for the start of the guest counts from the next start of the host.
-        # Therefore it is not checked while the host is down, and the call is only tried again later.
+        # The time limit for the start of the guest begins again with the next start of the host.
+        # The time limit is not checked while the host is down. The call is only tried again later.
         _tell(work, error)
         raise Unanswered(error.message) from error
     except Unanswered as error:
@@ -103,7 +103,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
 
 
 def _needless(server: objects.Instance, host: str) -> str | None:
-    """Return the reason why the host need not start the server any more, or None if the server should run there."""
+    """Return the reason why the host need not start the server any more, or None if the server should run on it."""
     if server.host != host:
         return f'Not started on this host: the server is now on {"host " + server.host if server.host else "no host"}.'
     if server.vm_state not in resumes.WANTED_RUNNING:

@@ -199,7 +199,7 @@ def undo_live_migration(work: LiveWork) -> None:
 
 
 def _functions(work: LiveWork) -> list[dict[str, Any]]:
-    """Return the server's ports that are PCI functions of the server's present host."""
+    """Return the interfaces whose ports are PCI functions of the present host, as the info cache stores them."""
     return [vif.stored() for vif in work.vifs() if vif.is_function]
 
 

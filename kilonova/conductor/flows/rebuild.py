@@ -40,7 +40,7 @@ LOG = logging.getLogger(__name__)
 # The transition is stored with the step key, so the database shows whether the host may have deleted the disks.
 POINT = 'rebuild.spawning'
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
-# Seconds between two checks whether Cinder has written the image. They are needed, because Cinder's event may be lost.
+# Seconds between two checks whether Cinder has written the image. Cinder also sends an event, which may be lost.
 LOOK = 5.0
 
 
@@ -374,7 +374,7 @@ class Reimage(_Rebuilding[ReimageOutputs]):
     )
 
     def is_without_root(self, work: Work[ReimageOutputs]) -> bool:
-        """Return whether the root volume could not be attached to the host again."""
+        """Return whether the root volume is not attached to the server's host: it could not be attached again."""
         server = work.instance(fresh=True)
         return any(volume.host != server.host for volume in server.volumes if volume.is_root)
 

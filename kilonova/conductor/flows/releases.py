@@ -49,8 +49,8 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of failed undo calls to a host that is up. After that many failures, the undo does not wait for the
-# host any more, and adds a pending release: an operation row, with which a conductor repeats the call later.
+# Maximum number of failed calls that ask a host that is up to undo a step.
+# After that many failures, a pending release is added: an operation row with which a conductor repeats the call later.
 UNDO_TRIES = 3
 # Maximum number of backups of one type that a rotation reads, newest first. If there are more, the older ones stay.
 MOST_BACKUPS = 1000
@@ -91,7 +91,7 @@ def ask_to_undo(
         raise
     except VersionCapError as error:
         LOG.info(
-            'Skipping %s on host %s: its compute is too old to have started it (%s)',
+            'Skipping %s on host %s: the release of the host is too old to have begun the step to undo (%s)',
             method.__name__,
             host,
             error,
@@ -115,7 +115,8 @@ def check_no_guest(work: Work[Any], host: str, may_run: Callable[[], bool] = lam
     """Raise HostNotFenced if a host that is down may still run the guest. A start elsewhere could make two guests.
 
     ``may_run()`` returns False if the host can't have started the guest, or if no other host will start it. Then no
-    error is raised. No error is raised either if an operator has forced the host down, because it runs no guest then.
+    error is raised. No error is raised either if an operator has forced down or deleted the host's compute service,
+    because this means that no guest runs on the host.
     """
     if may_run() and not work.env.liveness.is_fenced(work.db, host):
         raise HostNotFenced(host=host) from None
@@ -131,8 +132,8 @@ def add_pending_release(
 ) -> None:
     """Add a pending release: an operation row with which a conductor calls ``method`` when the host is up again.
 
-    ``write(conn)`` is called in the same transaction. It writes the changes of the server that the host would have
-    written.
+    ``write(conn)`` is called in the transaction that inserts the row. It makes the changes in the database that the
+    host would have made during the call.
     """
     serializer = objects.base.Serializer()
     asked = HostRelease(
@@ -394,7 +395,7 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
         else:
             client.delete_attachment(one.id)
     if written is not None:
-        raise Unanswered(f'An image is being written to volume {written}')
+        raise Unanswered(f'The attachment cannot be deleted yet, because an image is being written to volume {written}')
     for volume_id in delete:
         client.delete_volume(volume_id)
 

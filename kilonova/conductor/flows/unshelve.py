@@ -164,8 +164,9 @@ def _end(
 
     The transaction also deletes the system metadata that the shelve has stored. It inserts an operation row (a pending
     release), with which a conductor then deletes the image of the shelved server. ``event`` is the name of the state
-    transition (``states.TRANSITIONS``). ``events`` are added to the instance action. ``bound`` holds changes of system
-    metadata about accelerators (see ``accel.holder``). Returns the server as it was before.
+    transition (``states.TRANSITIONS``). ``events`` are added to the instance action. ``bound`` has changes of the
+    system metadata that name the holder of the server's accelerator requests (``accel.holder``). Returns the server as
+    it was before.
     """
     row = work.instance(fresh=True)
     image_id = row.system_metadata.get(IMAGE)

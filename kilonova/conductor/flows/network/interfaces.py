@@ -63,7 +63,7 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
 
     def write(conn: engine.Connection) -> None:
         if not info_caches.replace(conn, work.instance_uuid, seen, vifs):
-            raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile')
+            raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile; this will be retried')
         forget(conn)
 
     Ending(before=write, events=[work.event(event, host=row['host'])], failed=work.failed).end(work)

@@ -95,7 +95,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]
             return
-    raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile')
+    raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile; this will be retried')
 
 
 def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
@@ -181,7 +181,7 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
 
     def check(conn: engine.Connection) -> None:
         # Another operation may have changed the info cache since it was read, for example by attaching the port again.
-        # In this case write nothing, and retry this step later.
+        # If the info cache was changed, write nothing, and retry this step later.
         if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
             raise RetryLater(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
 

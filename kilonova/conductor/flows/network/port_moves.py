@@ -56,7 +56,7 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
         if move is None or move in vif.before:
             return vif.before
         # The first try stores the providers that the port had before the move.
-        # Later tries keep this value, because by then the binding may name the new providers.
+        # Later tries keep the stored providers, because by then the binding may name the new providers.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
 
     _to_host(
@@ -116,7 +116,7 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # Keep a port that is already bound to this host by an earlier try and for which no device is known here.
+            # If no device is known for a port that an earlier try has bound to this host, keep the port's binding.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host
@@ -131,7 +131,7 @@ def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
     """Add pending releases of the devices and resources of ports that were deleted before the server moved.
 
     ``vifs`` are the interfaces of these ports. The scheduler has requested resources for the ports on the new host,
-    too. They are released when no operation works on the server any more.
+    too. The resources are released when no operation works on the server any more.
     """
     for vif in vifs:
         port_releases.give_back_later(work, vif.id, PortResources.read(vif.id, vif.resource_request))

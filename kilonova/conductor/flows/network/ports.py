@@ -345,7 +345,7 @@ def bind_devices(
         with engine.silence(), db.write() as conn:
             if info_caches.replace(conn, uuid, seen, stored):
                 return stored
-    raise Unanswered(f'The ports of server {uuid} were changed meanwhile')
+    raise Unanswered(f'The ports of server {uuid} were changed meanwhile; this will be retried')
 
 
 def _owner(work: Work[Any], zone: str | None) -> str:

@@ -84,13 +84,13 @@ def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dic
 
 
 def _files(work: Work[SnapshotOutputs]) -> dict[str, Any]:
-    """Return the message for methods of the host that create a snapshot."""
+    """Return {'files': {…}}, the RPC argument that names the volume and its files, for calls that create a snapshot."""
     args = work.arguments(CreateSnapshotArguments)
     return {'files': {**args.files, 'volume_id': args.volume_id}}
 
 
 def _merge(work: Work[SnapshotOutputs]) -> dict[str, Any]:
-    """Return the message for methods of the host that delete a snapshot."""
+    """Return {'merge': {…}}, the RPC argument that names the volume and the files to merge, to delete a snapshot."""
     args = work.arguments(DeleteSnapshotArguments)
     return {'merge': {**args.merge, 'volume_id': args.volume_id}}
 
@@ -118,7 +118,7 @@ def switch_file(work: Work[SnapshotOutputs]) -> None:
         raise
     except HostDown as error:
         LOG.warning(
-            'Volume %s uses file %s from now on: %s',
+            'The row of volume %s gets the new file %s, although the host could not be called: %s',
             args.volume_id,
             args.files['new'],
             error,

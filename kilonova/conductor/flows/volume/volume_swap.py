@@ -95,7 +95,7 @@ def swap(work: Work[SwapOutputs]) -> None:
     except HostDown:
         releases.check_no_guest(work, host)
         LOG.warning(
-            'Replacing volume %s of the server by its copy %s: host %s is off',
+            'Replacing volume %s of the server by its copy %s without a call to host %s, which is down',
             args.volume_id,
             args.copy,
             host,
@@ -126,7 +126,10 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
 
 
 def merge_records(work: Work[SwapOutputs]) -> None:
-    """Ask the volume service to merge its records of the two volumes under the first id. End the operation."""
+    """Ask the volume service to merge its records of the two volumes. End the operation.
+
+    The copy gets the id of the first volume.
+    """
     args = work.arguments(SwapVolumeArguments)
     volumes.swapped(work, args.volume_id, args.copy)
     end_with(work, Swap.event)

@@ -273,7 +273,7 @@ def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> 
 
     def write(conn: engine.Connection) -> None:
         if not rows.change(conn, volume.uuid, volume.attachment_id, values):
-            raise Unanswered(f'The volumes of server {work.instance_uuid} were changed meanwhile')
+            raise Unanswered(f'The volumes of server {work.instance_uuid} were changed meanwhile; this will be retried')
 
     _write(work, write)
 
