@@ -69,7 +69,10 @@ def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[
 
 
 def merge_names(one: set[str], other: set[str], either: bool) -> set[str]:
-    """Merge two responses: return the names that are in at least one of them, or in both if ``either`` is False."""
+    """Merge two responses: return the names that are in at least one of them.
+
+    If ``either`` is False, return only names that are in each of the two responses.
+    """
     return one | other if either else one & other
 
 

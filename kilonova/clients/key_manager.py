@@ -3,9 +3,10 @@
     keys = KeyManager(conf)
     keys.passphrase(key_id)         # the passphrase that opens the volume, as hexadecimal digits
 
-Usually the key manager has one key for each volume. Cinder has the key created, and reports the key's id. If Cinder is
-configured with one fixed key for all volumes, the computes must have the same fixed key. The library castellan is only
-loaded when another key than the fixed key is read, because loading takes 0.1 seconds of CPU time.
+Usually the key manager has one key for each volume. Cinder asks the key manager to create the key, and reports the
+key's id. If Cinder is configured with one fixed key for all volumes, the computes must have the same fixed key. The
+library castellan is only loaded when another key than the fixed key is read, because loading takes 0.1 seconds of CPU
+time.
 """
 
 from __future__ import annotations

@@ -574,7 +574,7 @@ class VolumeClient(_Attachments):
         self._act(volume_id, 'os-reset_status', {'status': 'reserved'})
 
     def call_available(self, volume_id: str) -> None:
-        """Set the status of a volume to available, whatever its status was. The volume must belong to no server.
+        """Set the status of a volume to available. Any previous status is allowed. The volume must belong to no server.
 
         Raises VolumeNotFound if no such volume exists.
         """

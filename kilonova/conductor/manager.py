@@ -144,7 +144,7 @@ class ComputeTaskEndpoint:
 class ConductorManager:
     """Builds and runs the parts of a conductor process.
 
-    ``broker`` is the message queue on which hosts send their reports; without it no reports are collected.
+    ``broker`` is the message queue on which hosts send their reports. If it is None, no reports are collected.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from kilonova.rpc.interface import Client
 
 
 class Reports:
-    """Writes the reports of hosts to the cell database.
+    """Writes the reports, by which hosts say that they are up, to the cell database.
 
     ``compute`` is a client of ``rpc.compute.Compute`` without a version cap. It needs no cap, because each host that
     sends such reports understands the message ``report_again``.

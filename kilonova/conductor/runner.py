@@ -41,7 +41,7 @@ UNREADABLE_PAUSE = 300.0
 class Runner:
     """Runs operations in the worker threads of one conductor process.
 
-    Other modules call ``wake`` to have operation rows taken and run.
+    Other modules call ``wake`` to make the runner take operation rows and run the operations.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Runner:
     def _free_of_lost_hosts(self) -> None:
         """Continue the operations that wait to call a host that is down.
 
-        The next call to the host then fails with HostDown, so the operations don't wait in vain.
+        The next call to the host then fails with HostDown, so that the operations don't wait for a reply.
         """
         for host, works in self.slots.waiting_for_silent().items():
             try:

@@ -111,7 +111,7 @@ class Work(LeasedOperation[OutputsT]):
     def at(self, position: int, step: Step[OutputsT]) -> None:
         """Set the current step, which is being done or undone, and its position in the flow, counted from 0.
 
-        The step keys that ``key`` returns contain the two.
+        The step keys that ``key`` returns contain the position and the name of the step.
         """
         self._at = (position, step.key_name)
 
@@ -137,8 +137,8 @@ class Work(LeasedOperation[OutputsT]):
     def instance(self, fresh: bool = False) -> objects.Instance:
         """Return the server as an object with its system metadata.
 
-        The server's row is cached; ``fresh`` has it read again. The user's metadata are loaded only if notifications
-        are enabled.
+        The server's row is cached. If ``fresh`` is True, the row is read again. The user's metadata are loaded only if
+        notifications are enabled.
 
         Raises ServerUnreadable if a stored JSON text of the server cannot be parsed. Urgent operations (``is_urgent``)
         do not raise it, so a server with an unreadable text can still be deleted.
@@ -163,7 +163,7 @@ class Work(LeasedOperation[OutputsT]):
         )
 
     def vifs(self, fresh: bool = False) -> list[Vif]:
-        """Return the server's network interfaces in the guest's order. ``fresh`` has the server's row read again."""
+        """Return the server's network interfaces in the guest's order. If ``fresh`` is True, read the row again."""
         return [Vif.read(stored) for stored in json.loads(self.instance_row(fresh)['extra_network_info'] or '[]')]
 
     def request_spec(self, stored: Envelope | None = None) -> objects.RequestSpec:

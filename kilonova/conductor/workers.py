@@ -41,7 +41,7 @@ class WorkerThreads:
     """A fixed number of threads that run queued jobs, urgent ones first.
 
     ``lock`` guards the queues. ``OperationSlots`` and ``Runner`` use the same lock, so that an operation which moves
-    between a slot and a queue is always in one of the two.
+    between a slot and a queue is always in a slot or in a queue.
     """
 
     def __init__(self, count: int) -> None:
@@ -173,7 +173,7 @@ class HostSlots(Generic[HolderT]):
     silent: bool = False
 
     def unused(self) -> bool:
-        """Return whether no slot is in use and the host answered the last call. Then no operation waits for a slot."""
+        """Return whether no slot is in use and the host answered the last call: no operation waits for a slot."""
         return not (any(self.taken.values()) or self.silent)
 
 
@@ -182,7 +182,7 @@ class OperationSlots(Generic[HolderT]):
 
     Each host has ``a_host`` slots for ordinary operations and as many for urgent ones. ``resume(work)`` is called when
     an operation that waited has a slot. ``lock`` is the lock of the worker queues, so that an operation which moves
-    between a slot and a queue is always in one of the two.
+    between a slot and a queue is always in a slot or in a queue.
     """
 
     def __init__(self, a_host: int, lock: threading.Condition, resume: Callable[[HolderT], None]) -> None:

@@ -114,7 +114,7 @@ class Networks(NeutronRequests):
     def check_topology(self, ctxt: RequestContext) -> None:
         """Check that Neutron could create a network for the user's project automatically. Nothing is created.
 
-        ``topology`` has the network created.
+        Call ``topology`` to create the network.
 
         Raises:
             NetworkInvalid: This Neutron does not create networks automatically.

@@ -51,7 +51,7 @@ class ServerRows:
 
 
 def disagreements(rows: ServerRows) -> Iterator[str]:
-    """Yield a line of text for each contradiction between the rows of one server."""
+    """Yield a line of text for the report for each contradiction between the rows of one server."""
     yield from _columns(rows)
     yield from _request_spec(rows)
     yield from _open_moves(rows)
@@ -118,7 +118,7 @@ def _columns(rows: ServerRows) -> Iterator[str]:
 
 
 def _request_spec(rows: ServerRows) -> Iterator[str]:
-    """Yield a line if the flavor of the request spec is not the server's flavor.
+    """Yield a line for the report if the request spec is missing, or its flavor is missing or not the server's flavor.
 
     The request spec is used when the server is scheduled again.
     """
@@ -154,7 +154,7 @@ def _open_moves(rows: ServerRows) -> Iterator[str]:
 
 
 def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each value that a server has kept from a move, although the server is not moving."""
+    """Yield a line for the report for each value of a move that a server has although the server is not moving."""
     if server['migration_context']:
         yield f'database: server {server["uuid"]} has a migration context and is not moving'
     left = [which for which in ('old', 'new') if which in flavors(server['flavor'])]
@@ -163,7 +163,7 @@ def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _waiting_move(rows: ServerRows, move: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each wrong value of a move that waits to be confirmed or reverted.
+    """Yield a line for the report for each wrong value of a move that waits to be confirmed or reverted.
 
     A confirm or a revert of the move would use these values.
     """

@@ -1,7 +1,8 @@
 """Flow of a backup: backup_instance, mark_backed_up.
 
 The flow creates an image of the server. Its last transaction adds a second operation, which deletes the oldest backups
-of the same backup type. If a deletion fails, only the second operation is retried. The backup has succeeded by then.
+of the same backup type. If a deletion fails, only the second operation is retried, because the backup has already
+succeeded.
 """
 
 from __future__ import annotations

@@ -219,8 +219,8 @@ def _insert_server(work: BootWork, cell: engine.Database, owner: str) -> int:
 def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
     """Delete the operation row and the build request in the API database, and set the server's cell.
 
-    From then on the operation row in the cell is the valid one. Returns False, and writes nothing, if the build request
-    is gone, because the user has deleted the server.
+    After this transaction, the operation row in the cell is the valid one. Returns False, and writes nothing, if the
+    build request is gone, because the user has deleted the server.
     """
     with work.env.api.write() as conn:
         # The build request is deleted first, because this statement locks its row.
@@ -258,7 +258,7 @@ def action_of(work: BootWork) -> dict[str, Any]:
 def _requested(work: BootWork) -> objects.Instance:
     """Return the server as the user requested it, before it is on a host.
 
-    If a host is chosen, the PCI requests name the resource providers of the devices that are allocated there.
+    If a host is chosen, the PCI requests name the resource providers of the devices that are allocated on the host.
     """
     stored = work.arguments(BootArguments).instance
     instance: objects.Instance = objects.base.Serializer().deserialize_entity(work.ctxt, stored)
@@ -607,7 +607,7 @@ def _notify(work: BootWork, state: str) -> None:
     """Send the notification that a server could not be scheduled.
 
     ``state`` is the present vm state of the server. Nothing is sent if the boot was cancelled, or if it failed on a
-    host, because the host has sent a notification of its own.
+    host, because the host has sent another notification.
     """
     kind = (work.error or {}).get('class')
     if work.env.notify.enabled and kind not in (None, BuildAbort.__name__, Cancelled.__name__):

@@ -88,7 +88,7 @@ def _follow_image(work: EvacuateWork) -> None:
 
 
 def evacuate_instance(work: EvacuateWork) -> None:
-    """Bind the server's ports and attach its volumes to the chosen host, and have this host build the server.
+    """Bind the server's ports and attach its volumes to the chosen host, and ask this host to build the server.
 
     Raises NotFenced if the service of the source is no longer forced down.
     """

@@ -1,4 +1,4 @@
-"""Flow with the only step resume_guest: have a host start a server that ran before the host went down.
+"""Flow with the only step resume_guest: ask a host to start a server that ran before the host went down.
 
 The operation is used if the host could not start the server itself when the host was started. The step is retried until
 the server runs or a time limit is over. Other operations of the server may run at the same time and have priority

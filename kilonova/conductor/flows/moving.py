@@ -34,7 +34,7 @@ SAVES = 5
 
 @dataclass
 class Rechosen(SelectOutputs, accelerators.AcceleratorOutputs):
-    """Stored results of flows that may have the scheduler choose hosts several times.
+    """Stored results of flows that may ask the scheduler to choose hosts several times.
 
     ``choices`` is the number of times that the scheduler has chosen hosts.
     """
@@ -86,8 +86,8 @@ def store_spec(work: Work[Any], spec: objects.RequestSpec) -> None:
 
     The operation row is in another database than the request spec. Therefore the function first reads the stored
     request spec, then checks that this process still owns the operation. It writes only if the request spec was not
-    changed since the read, else it tries again. Raises Unanswered if the request spec was changed in each of ``SAVES``
-    tries.
+    changed since the read. Otherwise it tries again. Raises Unanswered if the request spec was changed in each of
+    ``SAVES`` tries.
     """
     for _ in range(SAVES):
         with engine.silence(), work.env.api.read() as conn:
@@ -201,7 +201,7 @@ def claim_and_move(work: Work[Any]) -> None:
     """Move the server's present allocation to the migration, and allocate the chosen host to the server.
 
     Placement writes the two allocations by one POST request. Accelerators for the new flavor are bound on the chosen
-    host; the server also keeps its present accelerators. Raises HostRejected if the host has no longer the resources.
+    host; the server also keeps its present accelerators. Raises HostRejected if the host no longer has the resources.
     """
     host, args = work.chosen(), work.arguments(MoveArguments)
     try:
@@ -222,7 +222,7 @@ def claim_and_move(work: Work[Any]) -> None:
 
 
 def undo_claim_and_move(work: Work[Any]) -> None:
-    """Delete the accelerators on the destination, and move the source's allocation from the migration to the server."""
+    """Delete the accelerator requests on the destination. Move the migration's allocation back to the server."""
     accelerators.unbind(work)
     if work.outputs.select is not None:
         uuid = work.arguments(MigrationArguments).migration_uuid
@@ -234,11 +234,11 @@ class Choosing(Flow[RechosenT]):
     """Base class of flows in which the scheduler only chooses hosts, and a later step claims a host in Placement."""
 
     def next_attempt(self, work: Work[RechosenT], step: Step[RechosenT], error: HostRejected) -> bool:
-        """Undo this attempt and try the next chosen host, or have the scheduler choose hosts again.
+        """Undo this attempt and try the next chosen host, or ask the scheduler to choose hosts again.
 
         The scheduler chooses again if no host is left and Placement refused the last claim because another server has
-        taken the resources. The scheduler may choose the same host if other devices are free there. Returns False if
-        nothing is left to try.
+        taken the resources. The scheduler may choose the same host if this host has other free devices. Returns
+        False if no host is left to try.
         """
         if super().next_attempt(work, step, error):
             return True

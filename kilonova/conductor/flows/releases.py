@@ -286,7 +286,7 @@ def _release_requests(work: Work[Outputs]) -> None:
 def _release_accelerators(work: Work[Outputs]) -> None:
     """Delete the accelerator requests that are bound to a holder, except those on hosts that may still run the guest.
 
-    Raises HostNotFenced if there are such hosts.
+    Raises HostNotFenced if requests on such hosts are left.
     """
     client, hosts = work.env.accelerators, hosts_left(work)
     holder = work.arguments(AcceleratorsRelease).accelerators_of

@@ -6,7 +6,7 @@ The disk of a shelved server is stored as an image, and its guest is off. The se
 allocation until it is offloaded. The offload is an operation of its own. Its steps are retried and never undone,
 because from its first step on the image is the only copy of the disk. The shelve starts the offload at once if
 [DEFAULT]shelved_offload_time is 0, or if the server boots from a volume. Such a server needs no image, and has no disk
-on the host that is worth keeping.
+on the host that must be kept.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class _Interfaces(Flow[OutputsT]):
     def came_for(self, work: Work[OutputsT]) -> str | None:
         """Return the id of the port whose PCI request must be deleted from the server's row after a failure, or None.
 
-        By default there is no such port.
+        By default no PCI request must be deleted, and the result is None.
         """
         return None
 
@@ -148,7 +148,7 @@ def undo_allocate_port_resources(work: Work[AttachOutputs]) -> None:
 
 
 def claim_function(work: Work[AttachOutputs]) -> None:
-    """If the port must be a function of a PCI device (SR-IOV), have the server's host claim a function for it."""
+    """If the port must be a function of a PCI device (SR-IOV), ask the server's host to claim a function."""
     request = _request(work)
     if request is not None:
         (chosen,) = pci_request.with_allocation([request], work.outputs.mappings).requests
@@ -159,7 +159,7 @@ def claim_function(work: Work[AttachOutputs]) -> None:
 
 
 def undo_claim_function(work: Work[AttachOutputs]) -> None:
-    """If the port is a function of a PCI device, have the server's host free the claimed function.
+    """If the port is a function of a PCI device, ask the server's host to free the claimed function.
 
     If the host is down, an operation row is added (a pending release). A conductor calls the host when it is up again.
     """

@@ -139,8 +139,8 @@ def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
 def surplus_release_operations(work: Work[Any]) -> list[operations.OperationRow]:
     """Return operation rows that release surplus port resources, after a revert has restored the former allocation.
 
-    The former allocation may contain resources of ports that were deleted since. Returns an empty list if the resources
-    are those of the server's present ports.
+    The former allocation may contain resources of ports that were deleted since. Returns an empty list if the
+    allocation has only resources of the server's present ports.
     """
     held = guarantees.held(work)
     if not held or held == total(vif.held for vif in work.vifs()):

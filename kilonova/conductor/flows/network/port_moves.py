@@ -70,11 +70,11 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
 
 
 def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
-    """Bind the ports to the source of a move again, with the devices and resource providers that the server had there.
+    """Bind the ports to the source of a move again, with the server's former devices and resource providers.
 
     ``zone`` is the availability zone of the source. If ``agent_away`` is True, a failed binding is accepted, and
-    ``bound_here`` binds the port later. The old PCI requests are read from the migration context, because the
-    destination may have written the new ones to the server.
+    ``bound_here`` binds the port later. The PCI requests of the source are read from the migration context,
+    because the server's row may have the PCI requests of the destination already.
     """
     requests = None
     if moves_here(work):

@@ -3,9 +3,9 @@
 The volume service requests these operations, because only the guest's host can switch the guest to another file or
 merge files that the guest uses.
 
-The steps of a create are switch_file and notify_volume_service. In ``switch_file`` the host has the guest write to a
-new file, which refers to the former file, and the server's row then names the new file. From this point on the snapshot
-is not undone, because the new file has all data even if it is unknown which file the guest uses. If the volume service
+The steps of a create are switch_file and notify_volume_service. In ``switch_file`` the host switches the guest to a new
+file, which refers to the former file, and the server's row then names the new file. From this point on the snapshot is
+not undone, because the new file has all data even if it is unknown which file the guest uses. If the volume service
 rejects the snapshot in ``notify_volume_service``, the host merges the new file into the former one, and the snapshot
 fails.
 
@@ -155,7 +155,7 @@ def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[en
 
 
 def undo_switch_file(work: Work[SnapshotOutputs]) -> None:
-    """Ask the host which file the guest writes to. If it is the new file, write the new file to the server's row.
+    """Ask the host which file the guest writes to. Write the new file to the server's row if the guest uses it.
 
     If the host is down, the new file is written to the row, too. This is safe, because the new file always has all
     data: it refers to the former file.
