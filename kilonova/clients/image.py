@@ -239,7 +239,7 @@ class ImageClient(session.RestClient):
                 raise errors.Unanswered(who=WHO, reason=f'the download was interrupted ({error})') from error
         if digest is not None and digest.hexdigest() != expected:
             raise errors.ImageUnacceptable(
-                image_id=image_id, reason=f'its data has {algorithm} {digest.hexdigest()}, not {expected}'
+                image_id=image_id, reason=f'its data has the checksum {algorithm} {digest.hexdigest()}, not {expected}'
             )
         return size
 
@@ -253,7 +253,7 @@ class ImageClient(session.RestClient):
         if response.status_code in (403, 404):
             raise errors.ImageNotFound(image_id=image_id)
         raise errors.ImageUnacceptable(
-            image_id=image_id, reason=f'the image service answers {response.status_code} {response.reason}'
+            image_id=image_id, reason=f'the image service returned {response.status_code} {response.reason}'
         )
 
 

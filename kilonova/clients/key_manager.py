@@ -52,7 +52,7 @@ class KeyManager:
             return self._fixed()
         found: list[str] = []
         reasons = [f'there is no answer after {ANSWER:g} s']
-        # A thread that gets no reply in time is not stopped. It ends when its connection to the key manager ends.
+        # A thread that gets no reply within ANSWER seconds is not stopped. It ends when its connection ends.
         concurrency.spawn(self._ask, key_id, found, reasons, name='key manager').join(ANSWER)
         if not found:
             raise KeyNotAvailable(key=key_id, reason=reasons[-1])

@@ -46,7 +46,7 @@ class PlacementInvalid(errors.Invalid):
 class PlacementForbidden(errors.Unavailable):
     """Placement refuses the account of this service."""
 
-    msg_fmt = 'Placement refuses our credentials: %(detail)s'
+    msg_fmt = 'Placement refuses the account of this service: %(detail)s'
 
 
 class ProviderNotFound(errors.NotFound):

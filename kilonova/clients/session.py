@@ -89,7 +89,7 @@ class _Bounded:
             left -= len(block)
             if left < 0:
                 self._raw.close()
-                raise AnswerTooLong(f'the answer has more than {MOST >> 20} MiB')
+                raise AnswerTooLong(f'the response has more than {MOST >> 20} MiB')
             yield block
 
 
@@ -144,7 +144,7 @@ def endpoint(adapter: Adapter, who: str) -> str:
     except ks_exceptions.ClientException as error:
         raise errors.Unanswered(who=who, reason=str(error) or type(error).__name__) from error
     if not found:
-        raise errors.Unanswered(who=who, reason='it has no endpoint')
+        raise errors.Unanswered(who=who, reason='the service catalog has no endpoint of it')
     return str(found)
 
 

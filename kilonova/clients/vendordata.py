@@ -100,7 +100,7 @@ class Vendordata:
         except (ks_exceptions.ClientException, requests.RequestException, ValueError) as error:
             if self._options.vendordata_dynamic_failure_fatal:
                 raise VendordataFailed(name=name, reason=f'{type(error).__name__}: {error}') from error
-            LOG.warning('Vendordata of %s could not be fetched: %s', name, error)
+            LOG.warning('Vendordata of %s could not be fetched; the guest gets no data from it: %s', name, error)
             return {}
 
     def _fetched(self, url: str, about: Mapping[str, Any]) -> Json:
@@ -130,9 +130,9 @@ class Vendordata:
             for block in answer.iter_content(_BLOCK):
                 text += block
                 if len(text) > MOST:
-                    raise ValueError(f'the answer of the service has more than {MOST} bytes')
+                    raise ValueError(f'the response of the service has more than {MOST} bytes')
                 if time.monotonic() > end:
-                    raise ValueError('the answer of the service did not end in time')
+                    raise ValueError('the service did not send its whole response in time')
         found: Json = json.loads(text)
         return found
 

@@ -86,7 +86,7 @@ class Leases:
         try:
             self._renew(self._of(db))
         except Exception as error:  # noqa: BLE001 - an error must not end the thread that renews the leases
-            LOG.warning('Could not renew the lease in database %s: %s', db.name, error)
+            LOG.warning('Could not renew the lease in database %s; this is tried again: %s', db.name, error)
 
     def drop(self) -> None:
         """Give up all operation rows of this process and delete its leases, because the process ends.
@@ -97,7 +97,11 @@ class Leases:
             try:
                 operation_leases.drop_lease(lease.db, lease.owner)
             except Exception as error:  # noqa: BLE001 - the leases in the other databases are still to be deleted
-                LOG.warning('Could not delete the lease in database %s: %s', lease.db.name, error)
+                LOG.warning(
+                    'Could not delete the lease in database %s, where it stays valid until it expires: %s',
+                    lease.db.name,
+                    error,
+                )
 
     def _of(self, db: Database) -> ConductorLease:
         with self._lock:

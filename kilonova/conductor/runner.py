@@ -134,7 +134,9 @@ class Runner:
             try:
                 self.env.liveness.look(db)
             except Exception as error:
-                LOG.warning('Could not read the reports of hosts in database %s: %s', db.name, error)
+                LOG.warning(
+                    'Could not read the reports of hosts in database %s; the next check tries again: %s', db.name, error
+                )
         self._free_of_lost_hosts()
 
     def _free_of_lost_hosts(self) -> None:
@@ -146,7 +148,7 @@ class Runner:
             try:
                 lost = {work.uuid for work in works if self.env.liveness.is_down(work.db, host)}
             except Exception as error:
-                LOG.warning('Could not find out whether host %s is down: %s', host, error)
+                LOG.warning('Could not find out whether host %s is down; the next check tries again: %s', host, error)
                 continue
             for work in self.slots.unpark(lost):
                 self.workers.add(functools.partial(self._resume, work), work.is_urgent)

@@ -119,7 +119,7 @@ class WorkerThreads:
                 while job is not None:
                     job = job()
             except Exception:
-                LOG.exception('Unexpected error in a conductor worker thread')
+                LOG.exception('Unexpected error in a conductor worker thread; the thread continues with the next job')
             finally:
                 with self.lock:
                     self._running -= 1

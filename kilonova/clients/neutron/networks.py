@@ -11,7 +11,7 @@ from kilonova.clients.neutron.refusals import NetworkNotFound, body_of
 from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
-# The types of QoS policy rules that make a port request guaranteed resources from Placement.
+# Types of QoS policy rules that guarantee resources to ports. Placement must allocate these resources.
 BANDWIDTH, PACKET_RATE = 'minimum_bandwidth', 'minimum_packet_rate'
 GUARANTEES = (BANDWIDTH, PACKET_RATE)
 

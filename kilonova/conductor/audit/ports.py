@@ -24,7 +24,7 @@ from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
 # The states in which a server may detach a port.
 DETACH = states.TRANSITIONS['detach_interface.start']
-# In these vm states a port can't be detached. The values say in a report line after which event a detach is possible.
+# In these vm states a port can't be detached. The value is the text for the report: when a detach will be possible.
 LATER = {'resized': 'its resize is confirmed or reverted'}
 # Text of a report line for vm states that are not in LATER: the event after which a detach is possible.
 AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'

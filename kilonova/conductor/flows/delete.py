@@ -199,7 +199,7 @@ def soft_delete_instance(work: Work[Outputs]) -> None:
     host = work.instance_row()['host']
     try:
         if host is None:
-            raise HostDown(host='of the server')
+            raise HostDown(host='(none)')
         work.call_host(host, Compute.soft_delete_instance, instance=work.instance())
     except HostDown:
         row = work.instance()

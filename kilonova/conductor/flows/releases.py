@@ -438,7 +438,7 @@ def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
             known = held.get(row['attachment_id'] or '', volume_id)
             if row['volume_id'] == volume_id != known:
                 LOG.warning(
-                    'The server has volume %s instead of volume %s now, because the volume service says so',
+                    'Writing volume %s instead of volume %s to the row of the server, because Cinder changed the id',
                     known,
                     volume_id,
                     instance_uuid=work.instance_uuid,

@@ -300,7 +300,7 @@ def _free_function(work: Work[Outputs], request_id: str) -> None:
             return
         except HostDown as error:
             LOG.info(
-                'The host is called again later to free the device of PCI request %s: %s',
+                'Could not free the device of PCI request %s now; the host is called again later: %s',
                 request_id,
                 error,
                 instance_uuid=work.instance_uuid,

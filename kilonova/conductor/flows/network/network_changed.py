@@ -68,7 +68,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # Wait for the end of an operation that brings the server to a host. It needs the interfaces of deleted ports.
+        # Wait until no operation runs: an operation that moves the server needs the interfaces of deleted ports.
         releases.check_no_running_operation(work)
     if args.renamed:
         _name(client, ports, name_in_dns(row['hostname'] or ''))
@@ -108,7 +108,12 @@ def _name(client: NetworkClient, ports: Iterable[Port], name: str) -> None:
         except PortChanged as error:
             raise RetryLater(f'port {port.id}', 'it was changed meanwhile', BUSY) from error
         except NetworkInvalid as error:
-            LOG.warning('Could not set the dns_name of port %s: %s', port.id, error, instance_uuid=port.device_id)
+            LOG.warning(
+                'Could not set the dns_name of port %s, which keeps the old name: %s',
+                port.id,
+                error,
+                instance_uuid=port.device_id,
+            )
 
 
 def _held(work: Work[Any]) -> list[str]:

@@ -48,7 +48,7 @@ TRIES = 3
 class PortBindingFailed(HostRejected):
     """No network agent on the host can bind the port."""
 
-    msg_fmt = 'Binding failed for port %(port_id)s on host %(host)s: no network agent there can bind it.'
+    msg_fmt = 'Binding failed for port %(port_id)s on host %(host)s: no network agent of the host can bind it.'
 
 
 class PortNeedsBandwidth(Invalid):

@@ -166,7 +166,7 @@ def to_host(work: Work[Any], host: str, *, has_strays: bool = True, but: str | N
                 if not work.failed or volume.attachment_id is None:
                     raise
                 LOG.warning(
-                    'Could not attach volume %s to host %s: %s',
+                    'Could not attach volume %s to host %s; the next start of the server tries again: %s',
                     volume.volume_id,
                     host,
                     error,
