@@ -290,7 +290,7 @@ def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _room(image_id: str, size: int | None, file: IO[bytes]) -> int:
-    """Return how many bytes may be written to the file: its size, or half of the free space if ``size`` is None.
+    """Return how many bytes may be written to the file: ``size``, or half of the free space if ``size`` is unknown.
 
     Raises NoRoom if the image has more bytes than the file system has free.
     """

@@ -123,10 +123,11 @@ class Session(requests.Session):
 
 
 def adapter(conf: cfg.ConfigOpts, group: str, *, fallback: str | None = None) -> Adapter:
-    """Return the adapter that section ``group`` describes, with one pool of kept-alive connections.
+    """Return the keystoneauth1 adapter that section ``group`` of the configuration describes.
 
     ``fallback`` is the section whose account is used if ``group`` has no ``auth_type``; configuration files of Nova
-    often have none in ``[glance]``. No request is sent yet. The first request through the adapter fetches a token.
+    often have none in ``[glance]``. The adapter has one pool of kept-alive connections. No request is sent yet.
+    The first request through the adapter fetches a token.
     """
     session = ks_loading.load_session_from_conf_options(conf, group, session=Session())
     bound(session)

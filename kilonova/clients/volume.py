@@ -74,19 +74,19 @@ class AttachmentNotFound(errors.NotFound):
 
 
 class VolumeInvalid(errors.Invalid):
-    """Cinder does not understand the request, or the volume's state does not allow it. The error's text is Cinder's."""
+    """Cinder does not understand the request, or the volume's state does not allow it. The error has Cinder's text."""
 
     msg_fmt = '%(detail)s'
 
 
 class VolumeConflict(errors.Conflict):
-    """Cinder refuses the request because of the current state of an object. The error's text is Cinder's."""
+    """Cinder refuses the request because of the current state of an object. The error has Cinder's text."""
 
     msg_fmt = '%(detail)s'
 
 
 class VolumeQuotaFull(errors.Forbidden):
-    """A quota is used up. The error's text is Cinder's text, which names the quota."""
+    """A quota is used up. The error has Cinder's text, which names the quota."""
 
     msg_fmt = '%(detail)s'
 

@@ -41,7 +41,7 @@ class RunnerInterface(Protocol):
     def wake(self, db: engine.Database, uuids: Sequence[str], urgent: bool = False) -> None:
         """Take the operation rows with these uuids from a database and run their operations.
 
-        If ``urgent`` is True, they are run before others.
+        If ``urgent`` is True, these operations are run before others.
         """
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
@@ -150,7 +150,7 @@ class Environment:
         return self._volumes
 
     def select_destinations(self, ctxt: RequestContext, *, return_alternates: bool = True, **request: Any) -> Any:
-        """Call the scheduler's ``select_destinations``, and return its reply, which has Selections.
+        """Call the scheduler's ``select_destinations``, and return its reply, which contains Selection objects.
 
         ``request`` has the other arguments of the RPC method (``rpc.scheduler.Scheduler``).
 

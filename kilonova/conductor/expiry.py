@@ -48,7 +48,7 @@ HISTORY = 'purge_device_history'
 
 @dataclass(frozen=True)
 class Expires:
-    """One kind of time limit, and what is done when it is over.
+    """One kind of time limit, and the operation that is started when the time limit is over.
 
     Attributes:
         name: Nova's name of the periodic task.

@@ -124,7 +124,7 @@ class Flow(Generic[OutputsT]):
             self._failed(work, became or error)
 
     def _failed(self, work: Work[OutputsT], error: Exception) -> None:
-        """Record in the operation row that a step has failed for good, and undo the operation.
+        """Record in the operation row that a step has failed and is not retried, and undo the operation.
 
         The failure is committed before any step is undone. If an error was recorded before, that error is kept. A flow
         with ``forward_only`` is retried instead, unless ``may_end`` returns True.

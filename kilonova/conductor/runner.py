@@ -93,7 +93,10 @@ class Runner:
             return not (self.workers.busy() or self.slots.parked())
 
     def _look_after_databases(self) -> None:
-        """Start the two threads of each database, also for cells that are added while the process runs."""
+        """Start two threads for each database: one renews the lease, the other searches for operation rows.
+
+        Runs until the process stops, and also starts the threads of cells that are added in the meantime.
+        """
         known: set[str] = set()
         while not self.workers.stopping:
             for db in self.env.all_databases():
@@ -162,7 +165,8 @@ class Runner:
     def _listen_to_itself(self) -> None:
         """Send a message to this conductor through the message queue, to find out whether hosts can report at all.
 
-        If the message does not arrive, this conductor is cut off from the queue, and missing reports prove nothing.
+        If the message does not arrive, this conductor is cut off from the queue. Then a missing report does not mean
+        that the host is down.
         """
         try:
             self.env.ping()

@@ -431,7 +431,7 @@ class Step(Generic[OutputsT]):
 
     @property
     def key_name(self) -> str:
-        """The name that the step has in its step keys."""
+        """The name of the step in its step keys: its name in the previous release, if the step was renamed since."""
         return self.formerly or self.name
 
 

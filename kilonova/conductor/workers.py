@@ -173,7 +173,7 @@ class HostSlots(Generic[HolderT]):
     silent: bool = False
 
     def unused(self) -> bool:
-        """Return whether no slot is in use and the host answered the last call: no operation waits for a slot."""
+        """Return whether no slot is in use and the host answered the last call. In this case no operation waits."""
         return not (any(self.taken.values()) or self.silent)
 
 

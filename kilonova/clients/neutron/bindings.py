@@ -31,7 +31,7 @@ class Binding:
 
 
 class Bindings(NeutronRequests):
-    """The client's calls for bindings of ports."""
+    """The part of ``NetworkClient`` with the calls for bindings of ports."""
 
     def add_binding(self, port: Port, host: str, profile: Mapping[str, Any]) -> Binding:
         """Bind a port to an additional host, to which its guest will move.

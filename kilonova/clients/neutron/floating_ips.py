@@ -38,7 +38,7 @@ class FloatingIp:
 
 
 class FloatingIps(NeutronRequests):
-    """The client's calls for floating IPs."""
+    """The part of ``NetworkClient`` with the calls for floating IPs."""
 
     def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
         """Return the floating IPs that are mapped to these ports."""

@@ -91,7 +91,7 @@ class Subnet:
 
 
 class Networks(NeutronRequests):
-    """The client's calls for networks and subnets."""
+    """The part of ``NetworkClient`` with the calls for networks and subnets."""
 
     def networks(self, ctxt: RequestContext | None, ids: Iterable[str]) -> dict[str, Network]:
         """Return the networks with these ids as a dict from id to network.

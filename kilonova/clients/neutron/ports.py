@@ -154,7 +154,7 @@ class _Extensions:
 
 
 class PortCalls(NeutronRequests):
-    """The client's calls for ports."""
+    """The part of ``NetworkClient`` with the calls for ports."""
 
     def __init__(self, adapter: Adapter) -> None:
         super().__init__(adapter)

@@ -100,7 +100,7 @@ class PortQuotaFull(errors.Forbidden):
 
 
 class NetworkQuotaFull(errors.Forbidden):
-    """A quota other than the quota of ports is used up. The error's text is Neutron's text, which names the quota."""
+    """A quota other than the quota of ports is used up. The error has Neutron's text, which names the quota."""
 
     msg_fmt = '%(detail)s'
 

@@ -71,7 +71,7 @@ class SecurityGroupRules:
 
 
 class SecurityGroups(NeutronRequests):
-    """The client's calls for security groups and their rules."""
+    """The part of ``NetworkClient`` with the calls for security groups and their rules."""
 
     def listed_security_groups(
         self, ctxt: RequestContext, limit: int, offset: int, *, all_projects: bool

@@ -115,7 +115,7 @@ class AcceleratorAudit:
     def compare(self, servers: Mapping[str, Row], moving: Mapping[str, Row], busy: set[str]) -> None:
         """Compare the servers of a cell with the accelerator requests that are bound to them.
 
-        ``servers`` is a dict from uuid to row, ``moving`` a dict from server uuid to the row of the server's migration.
+        ``servers`` is {server uuid: row of the server}, and ``moving`` is {server uuid: row of its migration}.
         Servers in ``busy``, on which an operation works, are left out.
         """
         for uuid in {*servers, *busy}:

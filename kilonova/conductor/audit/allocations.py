@@ -120,9 +120,9 @@ class Allocations:
     ) -> None:
         """Compare the allocations of the servers of a cell with the servers' flavors and devices.
 
-        ``servers`` is {server uuid: row of the server}, ``moving`` {server uuid: row of its migration} and ``owned``
-        {server uuid: rows of its devices}. ``trees`` is the result of ``read`` for this cell. Servers in ``busy``, on
-        which an operation works, are left out.
+        ``servers`` is {server uuid: row of the server}, ``moving`` is {server uuid: row of its migration}, and
+        ``owned`` is {server uuid: rows of its devices}. ``trees`` is the result of ``read`` for this cell. Servers in
+        ``busy``, on which an operation works, are left out.
         """
         for uuid, server in servers.items():
             if uuid in busy:

@@ -101,8 +101,9 @@ class PortAudit:
     ) -> None:
         """Compare the servers of a cell with their ports.
 
-        ``servers`` is {server uuid: row of the server}, ``owned`` {server uuid: rows of its devices} and ``allocated``
-        {server uuid: its allocation in Placement}. Servers in ``busy``, on which an operation works, are left out.
+        ``servers`` is {server uuid: row of the server}, ``owned`` is {server uuid: rows of its devices}, and
+        ``allocated`` is {server uuid: its allocation in Placement}. Servers in ``busy``, on which an operation works,
+        are left out.
         """
         self._known.update(servers, busy)
         for uuid, server in servers.items():

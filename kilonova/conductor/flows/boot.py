@@ -307,7 +307,7 @@ def prepare_resources(work: BootWork) -> None:
     """Claim the host of this attempt in Placement, request accelerators, create or bind ports, and attach volumes.
 
     The first host was claimed by the scheduler already. For a further host, one request replaces the server's
-    allocation. It contains the consumer generation, so that Placement refuses the request if it arrives late.
+    allocation. The request contains the consumer generation, so that Placement refuses the request if it arrives late.
     Accelerator requests are created for the flavor's device profile and for ports. Ports are bound and volumes attached
     to the host of this attempt.
     """
@@ -502,7 +502,7 @@ class Boot(Flow[BootOutputs]):
         """Ask the scheduler to choose hosts for all these servers in one call.
 
         If the scheduler replies with an error, each boot fails with this error. If the scheduler does not answer, each
-        boot calls it alone later.
+        boot calls the scheduler alone later.
         """
         if len(works) < 2:
             return
@@ -596,8 +596,8 @@ class Boot(Flow[BootOutputs]):
 def _is_orphan(work: BootWork) -> bool:
     """Return whether this operation row is in a cell that does not contain the server.
 
-    The row is left there when two conductors worked on one boot. The second took the operation over and ended it. After
-    that, the first, which did not own the operation any more, still inserted this row.
+    Such a row is left if two conductors worked on one boot. The second conductor took the operation over and ended it.
+    After that, the first conductor, which did not own the operation any more, still inserted this row.
     """
     with engine.silence(), work.env.api.read() as conn:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])

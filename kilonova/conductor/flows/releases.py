@@ -276,7 +276,7 @@ def _host_of(row: OperationRow) -> str | None:
 
 
 def _release_requests(work: Work[Outputs]) -> None:
-    """Delete accelerator requests. Raises HostNotFenced if their host may still run the guest."""
+    """Delete the accelerator requests in the arguments. Raises HostNotFenced if their host may still run the guest."""
     args = work.arguments(AcceleratorRequestsRelease)
     if args.accelerators_at in hosts_left(work):
         raise HostNotFenced(host=args.accelerators_at)

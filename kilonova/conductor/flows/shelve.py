@@ -122,8 +122,8 @@ def shelve_offload_instance(work: Work[Outputs]) -> None:
 def drop_allocation(work: Work[Outputs]) -> None:
     """Unbind the ports, detach the volumes, release the accelerators, and delete the server's allocation.
 
-    An earlier step has freed the server's devices in the database. Therefore they are free when Placement gives the
-    resources of the deleted allocation to another server.
+    An earlier step has freed the server's devices in the database. Therefore the devices are free when Placement
+    gives the resources of the deleted allocation to another server.
     """
     server = work.instance()
     port_moves.off_host(work)

@@ -43,7 +43,7 @@ class ShelvedImageMissing(NotFound):
 class UnshelveOutputs(Rechosen):
     """Stored results of an unshelve.
 
-    ``image`` is the metadata of the image from which the root disk is made, or None before they are read.
+    ``image`` is the metadata of the image from which the root disk is made, or None until the image is read.
     """
 
     image: dict[str, Any] | None = None

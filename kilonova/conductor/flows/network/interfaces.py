@@ -186,7 +186,7 @@ def create_or_bind_port(work: Work[AttachOutputs]) -> None:
 def undo_create_or_bind_port(work: Work[AttachOutputs]) -> None:
     """Delete the port that the step created, or unbind the user's own port.
 
-    Ports of the server that are in its info cache are kept, because the info cache does not have the new port yet.
+    All ports in the server's info cache are kept. The new port is not in the info cache yet.
     """
     given = _port_id(work)
     port_releases.drop(work, [given] if given else [], [vif.id for vif in work.vifs(fresh=True)])
@@ -239,7 +239,7 @@ class AttachInterface(_Interfaces[AttachOutputs]):
     )
 
     def came_for(self, work: Work[AttachOutputs]) -> str | None:
-        """Return the id of the port if it is a function of a PCI device, else None."""
+        """Return the id of the port if it has a PCI request, which must be deleted after a failure, else None."""
         request = _request(work)
         return request.requester_id if request is not None else None
 

@@ -131,8 +131,8 @@ def _held(work: Work[Any]) -> list[str]:
 def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
     """Return operation rows that refresh the server's ports after its move was confirmed or reverted.
 
-    The operation then releases devices and resources of ports that were deleted during the move. Returns an empty list
-    if the server has no devices or resources for ports.
+    These operations release devices and resources of ports that were deleted during the move. Returns an empty list if
+    the server has no devices or resources for ports.
     """
     return (
         [operations.OperationRow.new(work.ctxt, NetworkChanged.name, work.instance_uuid, beside=True)]
@@ -144,7 +144,7 @@ def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
 def surplus_release_operations(work: Work[Any]) -> list[operations.OperationRow]:
     """Return operation rows that release surplus port resources, after a revert has restored the former allocation.
 
-    The former allocation may contain resources of ports that were deleted since. Returns an empty list if the
+    The former allocation may contain resources of ports that were deleted during the move. Returns an empty list if the
     allocation has only resources of the server's present ports.
     """
     held = guarantees.held(work)

@@ -530,7 +530,7 @@ def drop(work: Work[Any], delete: Sequence[str]) -> None:
     """Delete all attachments of the server, and the volumes in ``delete``.
 
     If the volume service does not answer or refuses, an operation row is added (a pending release), and a conductor
-    deletes them later.
+    deletes the attachments and volumes later.
     """
     releases.now_or_later(
         work, 'Releasing volumes', lambda: releases.give_back_volumes(work, (), delete), lambda: _release(work, delete)
