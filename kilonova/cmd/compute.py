@@ -108,7 +108,11 @@ class ComputePart:
         """Do nothing: the daemon caches nothing from other services."""
 
     def stop(self) -> None:
-        """Stop the service. Running steps get some time to finish, then they don't retry unanswered calls any more."""
+        """Stop the service.
+
+        Running steps get the part ORDERS_SHARE of the shutdown time to finish. After that, they don't repeat calls that
+        get no answer.
+        """
         from kilonova import concurrency
 
         if self._serving:

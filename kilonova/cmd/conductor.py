@@ -99,7 +99,7 @@ class ConductorPart:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Start to serve, then report that the service is up."""
+        """Start to answer calls, then report that the service is up."""
         from kilonova.cmd.daemon import caps, database_parts
 
         database_parts.await_all(self._databases, self._stopping)

@@ -27,7 +27,7 @@ NAMESPACE = 'kilonova'
 
 
 def sample(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Print every rule with its default and what it protects, commented out."""
+    """Print a sample policy file: each rule with its default and what it protects, in comment lines."""
     from oslo_policy import generator
 
     words = ['--namespace', NAMESPACE]
@@ -48,7 +48,7 @@ def list_redundant(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def check(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Check the policy file for mistakes (exit code 1), and with --roles print which rules the caller passes."""
+    """Check the policy file for mistakes (exit code 1). With --roles, print which rules a caller with them passes."""
     from oslo_policy.policy import InvalidDefinitionError
 
     enforcer = _enforcer(cloud.conf)

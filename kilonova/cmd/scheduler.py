@@ -53,8 +53,8 @@ def build(conf: cfg.ConfigOpts) -> Any:
 class SchedulerPart:
     """The scheduler daemon.
 
-    At the start it first serves calls and then reports as up. At the end it first stops reporting and then stops
-    serving.
+    At the start it first serves calls and then reports that it is up. At the end it first stops the reports and then
+    stops serving.
     """
 
     timers = None
@@ -76,7 +76,7 @@ class SchedulerPart:
         self._serving = False
 
     def start(self) -> None:
-        """Start to serve, then report as up."""
+        """Start to answer calls, then report that the service is up."""
         from kilonova.cmd.daemon import caps, database_parts
 
         database_parts.await_all(self._databases, self._stopping)

@@ -42,16 +42,16 @@ class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
     type = sa.Double()
 
 
-# MySQL: adding "0e0" converts the DECIMAL to a double.
-# PostgreSQL: unlike now(), statement_timestamp() advances inside a transaction.
-# PostgreSQL can use an index to compare a column with statement_timestamp().
+# In MySQL's expression, adding "0e0" converts the DECIMAL to a double.
+# PostgreSQL's now() would return the begin of the transaction, so statement_timestamp() is used.
+# PostgreSQL's clock_timestamp() is not used, because a comparison of a column with it can't use an index.
 NOW = {
     'sqlite': "((julianday('now') - 2440587.5) * 86400.0)",
     'mysql': '(UNIX_TIMESTAMP(NOW(6)) + 0e0)',
     'postgresql': 'CAST(EXTRACT(EPOCH FROM statement_timestamp()) AS DOUBLE PRECISION)',
 }
-# SQLAlchemy stores times in SQLite as text with six digits after the seconds' point.
-# The expression for SQLite gives a text of the same form, so that SQLite can compare it with stored times.
+# In SQLite, SQLAlchemy stores a time as text, with six digits for the fraction of a second.
+# SQLite's expression returns a text with six such digits, too, so that SQLite can compare it with stored times.
 UTCNOW = {
     'sqlite': "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '000')",
     'mysql': 'UTC_TIMESTAMP(6)',

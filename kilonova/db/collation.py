@@ -18,7 +18,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 
 class by_code_point(expression.FunctionElement[str]):  # noqa: N801 - it reads as a function
-    """SQL expression: the text of a column, compared and sorted by code points on every database."""
+    """An SQL expression for a text column that every database compares and sorts by code points."""
 
     type = sa.String()
     inherit_cache = True

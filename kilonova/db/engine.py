@@ -236,7 +236,7 @@ class Database:
     def after_fork(self) -> None:
         """Forget the connections that this process inherited by a fork, but leave them open for the parent process."""
         # Keep the pool, because a child process must never close its parent's SQLite connections.
-        # See section 2.6 of "How To Corrupt An SQLite Database File" in SQLite's documentation.
+        # See "How To Corrupt An SQLite Database File", section 2.6, about SQLite connections that a fork copies.
         self._inherited.append(self._engine.pool)
         self._engine.dispose(close=False)
 
@@ -263,7 +263,7 @@ def _create_sqlite(
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
         # Open the file only if it is missing. Closing an existing file would release this process's locks on it.
-        # See section 2.2 of "How To Corrupt An SQLite Database File" in SQLite's documentation.
+        # See "How To Corrupt An SQLite Database File", section 2.2, about locks that a close of the file releases.
         # Ignore an invalid path here, because SQLite reports it later with a clear message.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

@@ -18,7 +18,7 @@ from typing import Any
 
 from kilonova.db.arguments.base import Envelope
 
-# Key of an envelope for the dict of the object's fields.
+# The key under which an envelope (a serialized versioned object) has the dict of the object's fields.
 FIELDS = 'nova_object.data'
 
 

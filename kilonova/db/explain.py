@@ -81,7 +81,11 @@ def line(databases: engine.Databases | None, error: BaseException) -> str | None
 
 
 def _of_tables(where: str, database: engine.Database, error: sa.exc.SQLAlchemyError) -> str | None:
-    """Return a line about a missing table or column, or None if the database already has the newest schema revision."""
+    """Return a line that tells an operator which database lacks tables or columns, and which command creates them.
+
+    ``where`` names the database in the line. Return None if the database already has the newest schema revision,
+    because then the command would not help.
+    """
     schema, sync = ('api', 'api_db sync') if database.name == 'api' else ('cell', 'db sync')
     try:
         revision = migration.version(database, schema)  # type: ignore[arg-type]

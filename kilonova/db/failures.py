@@ -74,13 +74,14 @@ _POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
 
-# MySQL's error codes for a database, account, table or column that does not exist.
-# PostgreSQL's errors are recognized by their text, because psycopg2 has no error code for a refused connection.
+# MySQL's error codes for a missing database, for a refused account, and for a missing table or column.
 _MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (
     frozenset((1049,)),
     frozenset((1044, 1045, 1698)),
     frozenset((1054, 1146)),
 )
+# PostgreSQL's errors for a missing database, for a refused account, and for a missing table or column.
+# Two of these errors are recognized by their text, because psycopg2 has no error code for a refused connection.
 _POSTGRESQL_MISSING, _POSTGRESQL_REFUSED, _POSTGRESQL_LACKS = (
     re.compile(r'database "[^"]*" does not exist'),
     re.compile(r'authentication failed|role "[^"]*" does not exist|permission denied for database|pg_hba\.conf'),
@@ -114,8 +115,8 @@ def timed_out(original: BaseException | None) -> bool:
 
     ``original`` is the attribute ``orig`` of SQLAlchemy's error.
     """
-    # If Kilonova raises a psycopg2 error after a timeout, the error's ``__cause__`` is a TimeoutError.
-    # If PyMySQL raises an error after a timeout, only the error's ``__context__`` is a TimeoutError.
+    # Check ``__cause__``, because it is a TimeoutError if ``db.timeouts`` raised this error after a timeout.
+    # Check ``__context__`` of PyMySQL's errors, because PyMySQL sets no ``__cause__`` after a timeout.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (
@@ -162,7 +163,7 @@ def is_unreachable(error: BaseException) -> bool:
         return True
     state = _sqlstate(original)
     if state is None:
-        # psycopg2 has no SQLSTATE for a connection that was never established.
+        # An error of psycopg2 has no SQLSTATE if no connection was established, so check only the class of the error.
         return _is_of_postgresql(original) and isinstance(error, exc.OperationalError)
     return state.startswith(_POSTGRESQL_SILENT)
 
@@ -240,7 +241,7 @@ def repeated() -> bool:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Raise Unanswered in place of the error of a database that can't be reached.
+    """In a ``with`` block, replace the error of a database that can't be reached by Unanswered.
 
     Callers treat Unanswered as an unknown result, not as a failure.
     """

@@ -45,7 +45,7 @@ def arguments(dialect: str, driver: str, limit: float) -> dict[str, Any]:
             'init_command': "SET SESSION time_zone = '+00:00'" + _of_mysql(limit),
             **waits,
         }
-    # libpq counts whole seconds, and treats a timeout of one second as two.
+    # Round the timeout to at least 2 seconds, because libpq takes only whole seconds, and treats 1 second as 2.
     found: dict[str, Any] = {'connect_timeout': max(2, round(connecting)), **_KEEPALIVES}
     if driver == 'psycopg2':
         found['connection_factory'] = _watched(connecting + GRACE, limit + GRACE if limit else None)
@@ -90,7 +90,7 @@ def _watched(connecting: float, running: float | None) -> type:
 
     extensions.set_wait_callback(_wait)
 
-    class Watched(extensions.connection):  # type: ignore[misc]  # psycopg2 has no types
+    class Watched(extensions.connection):  # type: ignore[misc]  # psycopg2 has no type hints
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self.patience: float | None = connecting
             super().__init__(*args, **kwargs)
@@ -108,7 +108,7 @@ def _wait(connection: Any) -> None:
     while (state := connection.poll()) != extensions.POLL_OK:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not _ready(connection.fileno(), state == extensions.POLL_WRITE, left):
-            # OperationalError makes psycopg2 close the connection, so that no later statement gets this answer.
+            # psycopg2 closes the connection after an OperationalError, so that no later statement gets the late answer.
             raise OperationalError(f'no answer within {patience:g} s') from TimeoutError()
 
 

@@ -39,7 +39,10 @@ class LifeCalls(RpcInterface):
 
     @step_call('6.11')
     def undo_build(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Undo ``build_and_run_instance``. Does nothing if the build never ran or was already undone."""
+        """Undo ``build_and_run_instance``: delete the new guest, and release the claim.
+
+        The call is safe even if the build never ran or was already undone.
+        """
 
     @step_call('6.13')
     def rebuild_instance(self, ctxt: RequestContext, order: RebuildOrder) -> Any:
@@ -131,7 +134,7 @@ class Images(RpcInterface):
 
     @step_call('6.11')
     def undo_snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str) -> Any:
-        """Undo ``snapshot_instance`` or ``backup_instance``. Does nothing if neither of the two was begun."""
+        """Undo ``snapshot_instance`` or ``backup_instance``: delete the host's copy of the disk, if there is one."""
 
     @step_call('6.13')
     def backup_instance(self, ctxt: RequestContext, instance: Instance, image_id: str) -> Any:
@@ -158,7 +161,10 @@ class Images(RpcInterface):
 
     @step_call('6.13')
     def undo_unshelve_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Undo ``unshelve_instance``. Does nothing if the unshelve was never begun or was already undone."""
+        """Undo ``unshelve_instance``: delete the new guest and its files, and release the claim.
+
+        The call is safe even if the unshelve was never begun or was already undone.
+        """
 
     @step_call('6.13')
     def start_shelved_instance(self, ctxt: RequestContext, instance: Instance) -> Any:
@@ -209,7 +215,7 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.11')
     def confirm_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Delete the files that the source has kept of the server, and free the server's old devices on the source."""
+        """Delete the server's files that remained on the source host after the move, and free its old devices there."""
 
     @step_call('6.11')
     def check_revert(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
@@ -224,7 +230,7 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.11')
     def finish_revert_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Restore the server at the source, with the kept disks, the old flavor and the old devices."""
+        """Restore the server on the source host, with the disks that remained there and the old flavor and devices."""
 
     @step_call('6.13')
     def evacuate_instance(self, ctxt: RequestContext, order: EvacuateOrder) -> Any:
@@ -232,7 +238,10 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Undo ``evacuate_instance``. Does nothing if this host has claimed nothing for the server."""
+        """Undo ``evacuate_instance``: delete the new guest, release the claim, and restore the server's old host.
+
+        The call is safe even if this host has claimed nothing for the server.
+        """
 
     @step_call('6.13')
     def clean_evacuated(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
@@ -251,7 +260,7 @@ class LiveMigrationCalls(RpcInterface):
 
     @step_call('6.13')
     def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder) -> Any:
-        """Compare the needs of a running guest with this host, and claim resources for the guest.
+        """Check that this host, the destination, can run a guest of another host, and claim resources for the guest.
 
         Raises HostRejected if this host can't take the guest.
         """
@@ -278,7 +287,11 @@ class LiveMigrationCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo) -> Any:
-        """Abort the migration on the source, and return whether the source still has the guest."""
+        """Abort the live migration of a guest at the source.
+
+        Returns a dict with ``active``, which says whether the guest is on the source, and ``switched``, which says
+        whether the guest runs at the destination and its transfer has ended.
+        """
 
     @step_call('6.13')
     def rollback_live_migration_at_destination(self, ctxt: RequestContext, order: LiveMigrationUndo) -> Any:
@@ -323,7 +336,7 @@ class Interfaces(RpcInterface):
 
     @step_call('6.13')
     def plug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]]) -> Any:
-        """Attach interfaces that are functions of PCI devices of the destination, after a live migration."""
+        """Attach interfaces to a guest after its live migration, as functions of PCI devices of the destination."""
 
     @step_call('6.13')
     def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
@@ -331,7 +344,7 @@ class Interfaces(RpcInterface):
 
     @step_call('6.13')
     def undo_attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
-        """Undo ``attach_interface``. Does nothing if the interface was never attached."""
+        """Undo ``attach_interface``: detach the interface from the guest, if the guest has it."""
 
     @step_call('6.13')
     def detach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
@@ -363,7 +376,10 @@ class VolumeCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_attach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str) -> Any:
-        """Undo ``attach_volume``. Does nothing if the guest never got the volume."""
+        """Undo ``attach_volume``: detach the volume from the guest and disconnect it from the host.
+
+        The call is safe even if the guest never got the volume.
+        """
 
     @step_call('6.13')
     def detach_volume(self, ctxt: RequestContext, instance: Instance, volume_id: str) -> Any:
@@ -426,10 +442,11 @@ class VolumeSnapshotCalls(RpcInterface):
 
     @step_call('6.13')
     def merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any]) -> Any:
-        """Merge two files of a volume.
+        """Merge files of a volume when a snapshot of the volume is deleted.
 
-        ``merge`` is a dict with the keys ``volume_id``, ``file`` and ``into``. ``virt.parts.volume_snapshots.Merge``
-        describes the two files.
+        ``merge`` is a dict with the keys ``volume_id``, ``file`` and ``into``. The data of ``file`` are written into
+        its backing file ``into``. If ``into`` is None, the file that the guest writes to gets the data of all files
+        between it and ``file``, or of all its backing files if ``file`` is None, too.
         """
 
     @step_call('6.13')

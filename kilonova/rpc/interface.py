@@ -191,7 +191,7 @@ class ClientTransport(Protocol):
 
 
 class ServerTransport(ClientTransport, Protocol):
-    """A transport that can receive messages as well."""
+    """The interface of a transport that can also create RPC servers, which receive messages."""
 
     def serve(self, topic: str, server: str, endpoints: Sequence[tuple[type[RpcInterface], object]]) -> Any:
         """Return an RPC server, which the caller starts.

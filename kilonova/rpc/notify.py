@@ -259,7 +259,7 @@ class Message:
     payload: dict[str, Any]
 
 
-class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
+class _Contexts(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no type hints
     def serialize_context(self, ctxt: RequestContext) -> dict[str, Any]:
         return ctxt.to_dict()
 
@@ -332,7 +332,7 @@ class NotificationSender:
 
 
 class Notifications:
-    """Sends the notifications of one process. If ``enabled`` is False, no notification is sent."""
+    """The sender of the notifications of one process. If ``enabled`` is False, no notification is sent."""
 
     def __init__(self, conf: cfg.ConfigOpts, sender: NotificationSender | None = None) -> None:
         register(conf)

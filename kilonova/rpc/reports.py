@@ -159,8 +159,8 @@ class Collector:
 
     ``handle(reports)`` gets a dict from service id to host. It is called every ``period`` seconds if reports have
     arrived. Before the first collection and after each error, ``handle({})`` is called to check that reports can be
-    written. Until this call succeeds, the thread receives no reports. The broker then returns the reports, and the
-    hosts notice it.
+    written. Until this call succeeds, the thread receives no reports. Meanwhile the broker returns each report to its
+    host, so that the host notices that no conductor collects reports.
     """
 
     def __init__(self, broker: Broker, handle: Callable[[dict[int, str]], None], period: float = PERIOD) -> None:
@@ -224,5 +224,7 @@ class Collector:
             self._reports[number] = host
         else:
             LOG.warning(
-                'Dropped a report of service %.40r on host %.40r: it needs a number and a host name', number, host
+                'Dropped a report of service %.40r on host %.40r: the service must be a number and the host a name',
+                number,
+                host,
             )

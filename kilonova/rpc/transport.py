@@ -55,7 +55,7 @@ CLOSING = 5.0
 
 
 class Entities:
-    """A serializer of arguments and replies that changes nothing.
+    """A serializer that leaves the arguments and results of calls unchanged.
 
     ``objects.base.Serializer`` has the same methods, and serializes Kilonova's objects.
     """
@@ -69,7 +69,7 @@ class Entities:
         return entity
 
 
-class _Serializer(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no types
+class _Serializer(messaging.NoOpSerializer):  # type: ignore[misc]  # oslo.messaging has no type hints
     def __init__(self, entities: Any) -> None:
         self._entities = entities
 
@@ -351,7 +351,7 @@ class DirectTransport:
     ) -> Any:
         """Deliver one message. A call runs in the caller's thread, a cast in a thread of its own.
 
-        Objects in the reply have the caller's context, as objects that arrive over RabbitMQ.
+        Objects in the reply have the caller's context, as they have in a reply that arrives over RabbitMQ.
 
         Raises Unanswered if no server listens, and the errors that the method raises.
         """
@@ -382,7 +382,10 @@ class DirectTransport:
     def _deliver(
         self, topic: str, namespace: str | None, server: str | None, version: str, method: str, wire: str
     ) -> str:
-        """Let a server answer the message, and return its answer as JSON text."""
+        """Call the method of a server, and return its result as JSON text.
+
+        ``wire`` is the JSON text of the caller's context and of the arguments.
+        """
         servers = self._servers.get(topic, {})
         name = server or next(iter(servers), None)
         if name not in servers:
@@ -401,7 +404,7 @@ class DirectTransport:
         return reply
 
     def _read_reply(self, ctxt: RequestContext, reply: str) -> Any:
-        """Return the value of a server's answer, in which objects have the caller's context."""
+        """Return the result of a call from its JSON text. Objects in the result get the caller's context."""
         return self._entities.deserialize_entity(ctxt, jsonutils.loads(reply))
 
     @staticmethod

@@ -15,7 +15,7 @@ SERVICE_VERSION = 80
 # The oldest service version that can run together with this release. It is the version of the previous release.
 OLDEST_SUPPORTED = 79
 
-# For each service version, oldest first: the newest version of each RPC interface that a service of it supports.
+# {service version: {RPC interface: newest version that services of this service version support}}, oldest first.
 HISTORY: dict[int, dict[str, str]] = {
     79: {'compute': '6.12', 'conductor': '3.4', 'compute_task': '1.29', 'scheduler': '4.7'},
     80: {'compute': '6.13', 'conductor': '3.5', 'compute_task': '1.30', 'scheduler': '4.7'},

@@ -56,7 +56,7 @@ class Outages(logging.Filter):
         self._clock, self._lock = clock, threading.Lock()
         # A dict from the kind of event (AWAY or REFUSED) to the time of its last log line.
         self._logged: dict[str, float] = {}
-        # Kinds of events that have ended: after their last log line, it was logged that the broker is back.
+        # Kinds of events that are over: the log already says that the broker is back.
         self._over: set[str] = set()
         # A dict from the kind of event to the number of messages that were left out since its last log line.
         self._left_out: dict[str, int] = {}
@@ -107,6 +107,6 @@ _OUTAGES = Outages()
 
 
 def quieten() -> None:
-    """Add the filter to the loggers of this process."""
+    """Limit the log lines of oslo.messaging about an outage of the broker, by a filter on its loggers."""
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_OUTAGES)

@@ -50,7 +50,7 @@ class TooOldComputeService(errors.KilonovaError):
 class RpcVersionCaps:
     """The version caps of this daemon's RPC clients.
 
-    ``cells`` is None if the daemon has no database. Then the value 'auto' sets no cap.
+    ``cells`` is None if the daemon has no database. Then the value 'auto' of an option in [upgrade_levels] sets no cap.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, cells: CellDatabases | None = None) -> None:
@@ -60,9 +60,10 @@ class RpcVersionCaps:
         self._fresh: set[str] = set()
 
     def of(self, interface: str) -> str | Callable[[], str | None] | None:
-        """Return the version cap for a client of this interface, whose name is one of ``rpc.versions``.
+        """Return the version cap for a client of an RPC interface.
 
-        The result is a fixed cap, a function that returns the cap, or None if there is no cap.
+        ``interface`` is a key of ``rpc.versions.BINARIES``, such as 'compute'. The result is a fixed cap, a function
+        that returns the cap, or None if there is no cap.
         """
         pinned = options.cap(self._conf, interface)
         if pinned is not None or self._cells is None:
@@ -169,7 +170,7 @@ def too_old(cells: CellDatabases) -> TooOldComputeService | None:
 
 
 def not_adopted(cells: CellDatabases) -> list[str]:
-    """Return the hosts that still run nova-compute, and let each cell's database know whether it has such hosts.
+    """Return the hosts that still run nova-compute, and set ``all_adopted`` of each cell's ``Database`` object.
 
     Runs one SQL statement for each cell except cell0.
     """

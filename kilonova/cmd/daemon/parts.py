@@ -51,7 +51,7 @@ def broker(conf: cfg.ConfigOpts) -> Broker | None:
 
 
 def notifications(conf: cfg.ConfigOpts, states: bool = False) -> Notifications:
-    """Return the sender of notifications. ``states`` says whether each state change of a server sends one, too.
+    """Return the sender of notifications. If ``states`` is True, each state change of a server sends one, too.
 
     The function ``transport`` must have been called before.
     """
@@ -79,21 +79,21 @@ def limits(conf: cfg.ConfigOpts) -> Any:
 
 
 def images(conf: cfg.ConfigOpts) -> ImageClient:
-    """Return the client of [glance], with the service's own credentials if the section has none."""
+    """Return the client of Glance. If [glance] has no credentials, it uses those of [keystone_authtoken]."""
     return ImageClient(session.adapter(conf, 'glance', fallback='keystone_authtoken'), conf.glance.num_retries)
 
 
 def accelerators(conf: cfg.ConfigOpts) -> AcceleratorClient | None:
-    """Return the client of [cyborg], with the service's own credentials if the section has none.
+    """Return the client of Cyborg. If [cyborg] has no credentials, it uses those of [keystone_authtoken].
 
-    Return None if the service has no credentials either.
+    Return None if [keystone_authtoken] has no credentials, too.
     """
     adapter = session.adapter(conf, 'cyborg', fallback='keystone_authtoken')
     return AcceleratorClient(adapter) if adapter.session.auth is not None else None
 
 
 def networks(conf: cfg.ConfigOpts) -> NetworkClient | None:
-    """Return the client of [neutron], or None if the section has no credentials.
+    """Return the client of Neutron, or None if [neutron] has no credentials.
 
     None means that the cloud has no network service.
     """
@@ -102,7 +102,7 @@ def networks(conf: cfg.ConfigOpts) -> NetworkClient | None:
 
 
 def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
-    """Return the client of [cinder], or None if the section has no credentials.
+    """Return the client of Cinder, or None if [cinder] has no credentials.
 
     None means that the cloud has no volume service. Raises ConfigFileValueError if ``[cinder]cross_az_attach`` is
     False, because this value asks for a check that Kilonova does not make.
@@ -113,7 +113,7 @@ def volumes(conf: cfg.ConfigOpts) -> VolumeClient | None:
 
 
 def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:
-    """Log a WARNING with ``meaning`` if the key file ``[secrets]key_file`` can't be used.
+    """Log a WARNING if the key file ``[secrets]key_file`` can't be used. ``meaning`` says what does not work then.
 
     The file may still be created later, so this is not an error. Nothing is logged if the option is empty.
     """

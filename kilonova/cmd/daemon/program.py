@@ -142,7 +142,7 @@ def _run(
 
 
 class DaemonLife:
-    """The life of one daemon process, in its main thread.
+    """The main thread of one daemon process, which starts the daemon, handles signals and ends the daemon.
 
     The thread sleeps until a signal or another thread wakes it.
     """

@@ -47,7 +47,10 @@ class SignalListener:
         self._bell.send(bytes((byte,)))
 
     def hear(self, timeout: float | None = None) -> Iterator[int]:
-        """Return the received numbers in order, or no number if none arrives within ``timeout`` seconds."""
+        """Return an iterator over the numbers of the signals and messages that have arrived, in order.
+
+        The iterator is empty if none arrives within ``timeout`` seconds. None means to wait without a limit.
+        """
         self._ears.settimeout(None if timeout is None else max(timeout, 0.001))
         try:
             return iter(self._ears.recv(64))

@@ -36,10 +36,10 @@ LOG = logging.getLogger(__name__)
 # Environment variable of each worker. Its value is '<number of the worker>:<file descriptor of its socket>'.
 VARIABLE = 'KILONOVA_WORKER'
 SERVING, END, END_NOW = b'+', b'-', b'!'
-# The number by which a worker's message wakes the main thread. No signal has this number.
+# The number that a thread sends to the main thread when a worker has sent a message. No signal has this number.
 TOLD = 0xFD
 # Seconds until a worker that died is restarted: first PAUSE, then twice as long after each death, up to LONGEST_PAUSE.
-# After a worker has lived longer than LONGEST_PAUSE, the first pause is PAUSE again.
+# If a worker has lived longer than LONGEST_PAUSE before it died, the pause is PAUSE again.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 # Workers end by themselves after manager_shutdown_timeout, and are killed this number of seconds later.
 GRACE = 5.0
@@ -130,13 +130,13 @@ class Worker:
         return found
 
     def ended_well(self) -> bool:
-        """Return whether the worker ended because the parent requested it, and had no running work at its end."""
+        """Return whether the worker ended gracefully, or was terminated by the parent before it began to serve."""
         code = self.process.returncode if self.process is not None else None
         return code == 0 or (self.cut and code == -signal.SIGTERM)
 
 
 class WorkerProcesses:
-    """The parent process. ``addresses`` are the sockets that workers share, by name."""
+    """The parent process of several workers. ``addresses`` is {name: address} of the sockets that the workers share."""
 
     def __init__(
         self,

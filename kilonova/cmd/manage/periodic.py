@@ -54,7 +54,7 @@ def _configured(cloud: Cloud) -> list[str]:
 
 
 def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
-    """Return the periodic tasks of one daemon, each as a tuple of the values for COLUMNS.
+    """Return the periodic tasks of one daemon, each as a tuple with the values of the table's columns (COLUMNS).
 
     Raises OSError or HTTPException if the daemon does not answer, and ValueError if the response is not that of a
     Kilonova daemon.
@@ -63,9 +63,8 @@ def _told(url: str, timeout: float) -> list[tuple[Any, ...]]:
 
     where = urllib.parse.urlsplit(url)
     if where.scheme != 'http' or not where.hostname:
-        raise ValueError(f'it is not http://HOST:PORT{health.PATH}')
-    # Before the daemon answers, it checks the services that it needs. This may take the whole [health]timeout,
-    # so wait 5 s longer.
+        raise ValueError(f'the URL does not have the form http://HOST:PORT{health.PATH}')
+    # Wait 5 s longer than [health]timeout: before the daemon answers, it checks other services for up to this time.
     connection = http.client.HTTPConnection(where.hostname, where.port or 80, timeout=timeout + 5)
     try:
         connection.request('GET', where.path or health.PATH)

@@ -13,7 +13,8 @@ from kilonova.db.arguments.base import LEFT_OUT, Arguments, Envelope
 class InterfaceWish(TypedDict):
     """The interface that a user requested, as the operation row stores it.
 
-    ``conductor.flows.network.requested_ports.RequestedPort`` describes the keys.
+    ``port_id`` is the id of the user's own port, ``address`` the requested IP address, ``device`` the id of the PCI
+    request of the port, and ``tag`` the tag by which the guest identifies the interface.
     """
 
     network_id: str
@@ -111,9 +112,10 @@ class SnapshotFiles(TypedDict):
 
 
 class MergedFiles(TypedDict):
-    """Files of a volume that are merged when a snapshot is deleted.
+    """Names of the files of a volume that are merged when a snapshot is deleted.
 
-    ``virt.parts.volume_snapshots.Merge`` describes the two files.
+    The data of ``file`` are written into its backing file ``into``. If ``into`` is None, the file that the guest writes
+    to gets the data of all files between it and ``file``, or of all its backing files if ``file`` is None, too.
     """
 
     file: str | None

@@ -44,8 +44,8 @@ class Arguments:
     def read(cls, stored: Mapping[str, Any]) -> Self:
         """Return the arguments from the JSON object of a row. Keys that this class doesn't have are ignored.
 
-        No error is raised if a required key is missing: the read of its attribute raises KeyError. So the operation
-        fails only at the step that needs the attribute, and its other steps can be undone.
+        If a required key is missing, KeyError is raised only when its attribute is read. So the operation fails only
+        at the step that needs the attribute, and its other steps can be undone.
         """
         made = object.__new__(cls)
         for one in fields(cls):
@@ -56,7 +56,7 @@ class Arguments:
         return made
 
     def stored(self) -> dict[str, Any]:
-        """Return the JSON object for the row. A tuple becomes a list, as in a row that was read."""
+        """Return the JSON object for the row. A tuple becomes a list, because JSON has no tuples."""
         return {
             one.name: list(value) if isinstance(value, tuple) else value
             for one in fields(self)
@@ -71,7 +71,7 @@ class Arguments:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            """Raise KeyError for an attribute that the row doesn't have, and AttributeError for an unknown one."""
+            """Raise KeyError for an attribute whose key the row lacks, and AttributeError for an unknown name."""
             raise KeyError(name) if name in self.__dataclass_fields__ else AttributeError(name)
 
 
@@ -84,13 +84,13 @@ def narrowed(found: Arguments, cls: type[ArgumentsT]) -> ArgumentsT:
     Raises TypeError if they have another class, because the kind of the operation has other arguments.
     """
     if not isinstance(found, cls):
-        raise TypeError(f'The operation has {type(found).__name__}, not {cls.__name__}')
+        raise TypeError(f'The operation has arguments of class {type(found).__name__}, not {cls.__name__}')
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageArguments(Arguments):
-    """Base class of arguments with the metadata of the server's image. They are None for a server without an image."""
+    """Base class of arguments with the metadata of the server's image, or None for a server without an image."""
 
     image: Image | None = None
 

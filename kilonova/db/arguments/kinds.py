@@ -1,4 +1,4 @@
-"""``KINDS``, which says which class of arguments a kind of operation has."""
+"""The table ``KINDS``, from the kind of an operation to the class of its arguments, and functions that use it."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def write(kind: str, arguments: Arguments | None) -> dict[str, Any]:
     if arguments is None:
         return {}
     if not isinstance(arguments, KINDS.get(kind, Arguments)):
-        raise TypeError(f'An operation of kind {kind} does not have {type(arguments).__name__}')
+        raise TypeError(f'An operation of kind {kind} does not have arguments of class {type(arguments).__name__}')
     return arguments.stored()

@@ -35,7 +35,7 @@ class SyncAggregateArguments(Arguments):
 # --- releases --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class ReleaseArguments(Arguments):
-    """Base class of the arguments of releases. This class itself is for a row that names no known resource."""
+    """Base class of the arguments of releases. This class itself is used if the row names no resource that is known."""
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
@@ -57,7 +57,13 @@ class ConsumerRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class BackupsRelease(ReleaseArguments):
-    """Arguments of the operation that deletes the oldest backups of a server, copied from the arguments of a backup."""
+    """Arguments of the operation that deletes the oldest backup images of a server after a new backup.
+
+    Attributes:
+        image_id: Id of the new backup image.
+        backup_type: Type of the images that are counted and deleted.
+        rotation: Number of backup images that are kept.
+    """
 
     image_id: str
     backup_type: str
@@ -66,7 +72,7 @@ class BackupsRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRelease(ReleaseArguments):
-    """Arguments of the release of an image."""
+    """Arguments of the operation that deletes the image ``image_id``."""
 
     identity = ('image_id',)
     image_id: str
@@ -105,8 +111,8 @@ class PortResourcesRelease(ReleaseArguments):
     """Arguments of the operation that releases what a server holds in Placement for a port.
 
     Attributes:
-        resources_of: Id of the port; None to release all that the server's present ports do not request.
-        classes: Resource classes.
+        resources_of: Id of the port; None to release everything that no present port of the server requests.
+        classes: The resource classes of which the server's allocation is changed.
     """
 
     identity = ('resources_of',)
@@ -116,11 +122,11 @@ class PortResourcesRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class SwapRelease(ReleaseArguments):
-    """Arguments of the release of the volumes of a swap.
+    """Arguments of the operation that deletes unused volume attachments after a volume swap.
 
     Attributes:
         volumes_of: Uuid of the server.
-        volume_swapped: The two volume ids, and whether the guest uses the second volume.
+        volume_swapped: (id of the first volume, id of the second volume, whether the guest uses the second volume).
     """
 
     identity = ('volumes_of', 'volume_swapped')
@@ -156,9 +162,9 @@ class SnapshotsRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotStatusRelease(ReleaseArguments):
-    """Arguments of the operation that reports a snapshot to the volume service.
+    """Arguments of the operation that reports the status of a volume snapshot to the volume service.
 
-    ``snapshot_told`` has the id of the snapshot, its status, and its progress or None.
+    ``snapshot_told`` is (id of the snapshot, its status, its progress or None).
     """
 
     identity = ('snapshot_told',)
@@ -175,12 +181,12 @@ class AcceleratorsRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class HostRelease(ReleaseArguments):
-    """Arguments of a release by a host.
+    """Arguments of a release that a host does when a conductor calls one of its RPC methods.
 
     Attributes:
-        host: The host.
-        method: Name of the method of the host (``rpc.compute.Compute``).
-        kwargs: Arguments of the method, in serialized form.
+        host: Name of the host.
+        method: Name of the RPC method (of ``rpc.compute.Compute``).
+        kwargs: Arguments of the RPC method, in serialized form.
     """
 
     identity = ('host', 'method')
@@ -189,7 +195,7 @@ class HostRelease(ReleaseArguments):
     kwargs: dict[str, Any]
 
 
-# The key by which a row of a release is recognised, and the class of its arguments.
+# {key in the JSON of a release: class of its arguments}. If the JSON has several of these keys, the first one decides.
 _BY_KEY: dict[str, type[ReleaseArguments]] = {
     'consumer': ConsumerRelease,
     'rotation': BackupsRelease,

@@ -31,8 +31,8 @@ def page(
     """
     query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
     if marker is not None:
-        # The oldest action of the request. With the newest one, a page could end with an action of the same request,
-        # and the pages would never end.
+        # Continue after the oldest action of the request, because a page may end with any action of the request.
+        # After the newest action, the next page could repeat the same actions, and the pages would never end.
         last = get(conn, instance_uuid, marker, newest=False)
         if last is None:
             return None

@@ -34,7 +34,10 @@ def of_cache(pattern: str, version: int) -> str:
 
 
 def _alternatives(pattern: str) -> list[list[str]]:
-    """Return the top-level alternatives of a pattern, each as a list of translated tokens."""
+    """Split a pattern at each '|' that is not in parentheses, and return the parts as lists of tokens.
+
+    The tokens are those of the resulting expression: for example, '.' has become '[0-9a-f.:]'.
+    """
     parts: list[list[str]] = [[]]
     at, depth = 0, 0
     while at < len(pattern):

@@ -1,7 +1,8 @@
-"""Hosts that were copied from a Nova and still run nova-compute, and databases in which Kilonova has worked already.
+"""Find hosts that were copied from a Nova and still run nova-compute, and databases that Kilonova has used already.
 
-A copied service of a compute has the version NOT_ADOPTED, until the host's kilonova-compute starts and writes its own.
-Until then its guests belong to Nova: every request for one of its servers is refused (``refuse_not_adopted``).
+The copied compute service of a host has the version NOT_ADOPTED, until kilonova-compute starts on the host and writes
+its own version. Until then nova-compute manages the guests of the host, so every request for one of the host's servers
+is refused (``refuse_not_adopted``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kilonova.db.models.cell import Instance, Service
 from kilonova.errors import HostNotAdopted
 
 services, instances = Service.__table__, Instance.__table__
-# The version of a service that was copied from Nova. No daemon writes it.
+# The version of a service that was copied from Nova. No daemon has this version.
 NOT_ADOPTED = -1
 COMPUTE = 'nova-compute'
 _IS_NOT_ADOPTED = sa.and_(services.c.binary == COMPUTE, services.c.deleted == 0, services.c.version == NOT_ADOPTED)
@@ -41,8 +42,8 @@ def not_adopted(connection: sa.Connection) -> list[str]:
 def refuse_not_adopted(database: Database, connection: sa.Connection, server: str) -> None:
     """Raise HostNotAdopted if the server's host still runs nova-compute.
 
-    Runs one SQL statement, or none if this process knows that all hosts of the cell are adopted: hosts are copied only
-    while no daemon runs, so their number never grows.
+    Runs one SQL statement, or none if ``database.all_adopted`` says that no host of the cell runs nova-compute. This
+    stays true while a daemon runs, because hosts are copied from Nova only while no daemon runs.
     """
     if database.all_adopted is None:
         database.all_adopted = connection.execute(_FIRST).first() is None
@@ -54,7 +55,10 @@ def refuse_not_adopted(database: Database, connection: sa.Connection, server: st
 
 
 def own_rows(database: Database, schema: Schema) -> str | None:
-    """Return the name of a table with rows of Kilonova's daemons, or None if there is none."""
+    """Return the name of a table that has rows which only Kilonova's daemons write, or None if there is no such row.
+
+    Such a row shows that Kilonova has already used the database.
+    """
     with database.read() as connection:
         for name in OWN[schema]:
             table = METADATA[schema].tables[name]

@@ -140,7 +140,7 @@ def create(
         raise LookupError(f'the insert of aggregate {name} returned no id')
     aggregate_id = key[0]
     # Leave ``updated_at`` NULL, because a new aggregate was not changed after its creation.
-    # Schedulers find a changed aggregate by ``updated_at``, but a new one by its id and ``created_at``.
+    # Schedulers find a new aggregate even without ``updated_at``, because they also compare ids and ``created_at``.
     _insert_metadata(connection, aggregate_id, metadata or {})
     return get(connection, aggregate_id)
 

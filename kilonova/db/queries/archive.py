@@ -33,12 +33,11 @@ devices = models.PciDevice.__table__
 task_logs = models.TaskLog.__table__
 operations = models.Operation.__table__
 
-# In the results, names of API database tables have this prefix.
+# The prefix of the names of API database tables in the results of ``archive``.
 API = 'API_DB.'
 CHUNK = 1000
 SERVERS = 100
-# Tables whose rows refer to a server.
-# The table of action events is not included, because its rows refer to actions and not to servers.
+# Tables whose rows refer to a server. Action events are not among them, because they refer to actions.
 DEPENDANTS = tuple(
     table
     for table in models.Base.metadata.sorted_tables
@@ -93,7 +92,7 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # Skip servers with an operation in the API database: their boot moves to the cell now (operations.md rule 19).
+        # Skip servers with an operation in the API database: a conductor is copying their boot to the cell (rule 19).
         busy = (
             set(
                 conn.execute(
@@ -226,9 +225,10 @@ def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 # --- delete archived rows --------------------------------------------------------------------------------------------
 def purge(cell: engine.Database, before: datetime.datetime | None = None) -> Counter[str]:
-    """Delete all archived rows, or only rows that were deleted before a time. Return the number by shadow table.
+    """Delete all archived rows, or only rows that were deleted before a time.
 
-    For rows that have no time of deletion, the time of the last change is compared with ``before``.
+    Return {name of a shadow table: number of rows that were deleted from it}. For rows that have no time of deletion,
+    the time of the last change is compared with ``before``.
     """
     removed: Counter[str] = Counter()
     for shadow in models.SHADOWS.values():

@@ -122,7 +122,10 @@ def services_by_id(connection: sa.Connection, ids: Collection[int]) -> list[Row]
 
 
 def down(connection: sa.Connection, down_time: float) -> set[int]:
-    """Return the ids of the compute services that are not up. Runs one SQL statement."""
+    """Return the ids of the compute services that are down. Runs one SQL statement.
+
+    A service is down if it is forced down or its last heartbeat is older than ``down_time`` seconds.
+    """
     return set(
         connection.execute(
             sa.select(services.c.id).where(COMPUTE, services.c.deleted == 0, sa.not_(up(down_time)))

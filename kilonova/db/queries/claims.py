@@ -136,7 +136,7 @@ _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
 # After a host has undone its work on a step, the column ``written`` has this text, followed by the reason.
 _UNDONE = ':undone:'
-# Maximum length of the reason that a host gives when it has undone its work.
+# Maximum number of characters of the reason that a host gives when it has undone its work.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
@@ -165,8 +165,8 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
 )
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# The condition that the host has no pending release of the server. A pending release is a stored operation, with which
-# a conductor frees what an earlier operation left on the host while it was down. It would free the new claim, too.
+# The condition that the host has no pending release of the server, because the release would free a new claim, too.
+# A pending release is a stored operation that frees what an earlier operation left on a host that was down.
 # MySQL can read a table that the same statement updates only through a derived table: the inner select below.
 _NO_RELEASE = sa.not_(
     sa.exists(
@@ -332,7 +332,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     with db.write() as conn:
         if request.end and key:
             # Delete the operation row, unless the operation was cancelled.
-            # Operations wait only for the end of a cancelled operation, so none must be started here.
+            # No waiting operation must be started here, because operations wait only for a cancelled operation.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -397,7 +397,10 @@ def _move(conn: sa.Connection, request: Written, lenient: bool = False) -> None:
 
 
 def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
-    """Write the changes in other tables than instances: devices, instance_extra, compute_nodes and migrations."""
+    """Write the changes in other tables than instances: devices, instance_extra, compute_nodes and migrations.
+
+    If ``strict`` is True, ClaimConflict is raised if a device does not have the status that its change expects.
+    """
     _write_devices(conn, request.devices or [], strict)
     instance_queries.update_extra(conn, request.instance_uuid, request.extra or {})
     _write_usage(conn, request.usage)

@@ -189,7 +189,7 @@ def statistics(connection: sa.Connection) -> Row:
 
 
 def promised(connection: sa.Connection, host: str) -> list[Row]:
-    """Return the sums of the flavors of a host's servers for each project.
+    """Return the vCPUs, memory and disk that the flavors of a host's servers have in total, for each project.
 
     Each row has project_id, vcpus, memory_mb and disk_gb.
     """

@@ -42,7 +42,7 @@ Flavor = dict[str, Any]
 
 
 class Alike(NamedTuple):
-    """Servers with equal flavors.
+    """A group of servers with equal flavors.
 
     Attributes:
         number: Number of the servers.
@@ -57,9 +57,9 @@ class Alike(NamedTuple):
 
 
 def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return the number of a project's servers in a cell by flavor, without the servers in ``besides`` (uuids).
+    """Return a project's servers in a cell, as one ``Alike`` for each group of servers with equal flavors.
 
-    Only servers that count against quotas are included.
+    Only servers that count against quotas are included. Servers in ``besides`` (uuids) are left out.
     """
     stored, args = (json_columns.of(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
     columns = [
@@ -82,7 +82,7 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
 
 
 def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
-    """Return (server uuid, the server as an ``Alike``) for each server of the project that has no cell yet."""
+    """Return (server uuid, ``Alike`` for this server alone) for each server of the project that has no cell yet."""
     stored = json_columns.of(conn.dialect.name, requests.c.instance)
     kept = [
         stored[envelopes.FIELDS, 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
@@ -95,7 +95,7 @@ def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
 
 
 def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return the number of a project's servers by flavor, for cells that don't answer.
+    """Return a project's servers in cells that don't answer, as one ``Alike`` for each group with equal flavors.
 
     The servers and flavors are read from the API database. Servers in ``besides`` (uuids) are left out.
     """

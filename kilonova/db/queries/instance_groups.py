@@ -63,7 +63,7 @@ def _groups() -> sa.Select[Any]:
 def _read(row: Row) -> Row:
     """Return a server group as a dict with its policy and its parsed rules, but without its members.
 
-    Rules that cannot be read are logged and ignored. Without rules the group's policy has its strictest form.
+    Rules that cannot be read are logged and ignored. Then anti-affinity allows only one server of the group on a host.
     """
     rules: dict[str, Any] = {}
     try:

@@ -146,7 +146,7 @@ class OperationRow:
         return replace(self, args=arguments_of.write(self.kind, args), **values)
 
     def is_like(self, other: OperationRow) -> bool:
-        """Return whether the other row has the same kind, and equal arguments as far as ``Arguments.identity`` says."""
+        """Return whether the other row has the same kind and equal values of the arguments in ``identity``."""
         same = type(self.arguments(Arguments)).identity
         return bool(same) and other.kind == self.kind and all(other.args.get(name) == self.args[name] for name in same)
 
@@ -497,9 +497,9 @@ def reset_state(
 ) -> str | None:
     """Accept resetState: change the server's state at once, and cancel its running operation.
 
-    The cancelled operation is undone, and its undo does not change the new state. A move that waits for a confirm or
-    revert can't be confirmed by the user in the new state, so ``operation``, which has no arguments yet, confirms it.
-    Return the uuid of ``operation``, for which a conductor can be woken, or None if no move waits.
+    The cancelled operation is undone, and its undo does not change the new state. In the new state, the user can't
+    confirm a resize that waits for a confirm or revert. Therefore ``operation``, a row without arguments, is inserted
+    to confirm it. Return the uuid of this row, so that the caller can wake a conductor, or None if no row was inserted.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -513,7 +513,7 @@ def reset_state(
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a move that waits for a confirm or revert. If an operation runs, it is a delete, which ends the move.
+        # Confirm a move that waits for a confirm or revert, unless an operation, such as a delete, still has to end.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None

@@ -44,7 +44,8 @@ def by_instance(
 ) -> list[Row]:
     """Return the devices that a server holds, on all nodes or on the node ``compute_node_id``.
 
-    A server that is being moved holds devices on the source and on the destination.
+    A server that is being moved holds devices on the source and on the destination. If ``statuses`` is given, only
+    devices with one of these statuses are returned.
     """
     query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid == instance_uuid)
     if statuses is not None:
@@ -57,7 +58,10 @@ def by_instance(
 def by_instances(
     connection: sa.Connection, instance_uuids: Iterable[str], statuses: Sequence[str] | None = None
 ) -> dict[str, list[Row]]:
-    """Return a dict from server uuid to the devices that the server holds. Runs one SQL statement."""
+    """Return {server uuid: devices that the server holds}. Runs one SQL statement.
+
+    If ``statuses`` is given, only devices with one of these statuses are returned.
+    """
     devices: dict[str, list[Row]] = {uuid: [] for uuid in instance_uuids}
     query = sa.select(pci_devices).where(LIVE, pci_devices.c.instance_uuid.in_(list(devices)))
     if statuses is not None:

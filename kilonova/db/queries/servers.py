@@ -54,8 +54,7 @@ _TIMES = ('created_at', 'updated_at', 'deleted_at', 'launched_at', 'terminated_a
 # Long columns that only some users may see.
 _BULKY = frozenset(('user_data', 'key_data'))
 COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
-# Columns that are never NULL.
-# Conditions on these columns need no special case for NULL, so the database can use its indexes.
+# Columns that are never NULL. Their conditions need no special case for NULL, so the database can use its indexes.
 _SOLID = frozenset(('created_at', 'uuid'))
 
 
@@ -64,8 +63,8 @@ _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
 
-# The condition of system metadata that Nova deleted together with its server. Kilonova keeps it until the server is
-# archived.
+# The condition that Nova deleted a row of system metadata together with the row's server.
+# Kilonova does not delete the system metadata of a deleted server until the server is archived.
 _DELETED_WITH_SERVER = (
     sa.exists()
     .where(
@@ -398,7 +397,7 @@ def wishes(conn: Connection, uuids: Sequence[str]) -> dict[str, dict[str, Any]]:
 def mapped(conn: Connection, cell_ids: Sequence[int], owner: Owner, limit: int) -> list[dict[str, Any]]:
     """Return uuid, project_id and created_at of the owner's servers in cells that don't answer, newest first.
 
-    They are read from the instance mappings in the API database.
+    The servers are read from the instance mappings in the API database.
     """
     query = sa.select(mappings.c.instance_uuid.label('uuid'), mappings.c.project_id, mappings.c.created_at).where(
         mappings.c.cell_id.in_(list(cell_ids)),
@@ -479,14 +478,14 @@ def _plain(row: sa.RowMapping) -> dict[str, Any]:
 
 
 def _has_networks(text: str) -> bool:
-    """Return whether a server has interfaces. Raises an error that is in BROKEN if the text has an unexpected form."""
+    """Return whether a server has interfaces. Raises one of the errors in BROKEN if the text is malformed."""
     stored = json.loads(text)
     for vif in stored:
         vif['id'], vif['network']['label'], vif['network'].get('subnets'), (vif.get('meta') or {}).get('')
     return bool(stored)
 
 
-# {column with a text that is displayed: function that raises an error in BROKEN if the text has an unexpected form}.
+# {text column that is displayed: function that raises one of the errors in BROKEN if the text is malformed}.
 _SHOWN: Mapping[str, Callable[[str], object]] = {
     'network_info': _has_networks,
     'trusted_certs': lambda text: [*envelopes.certificate_ids(text)],

@@ -257,9 +257,9 @@ def _heard(row: Sequence[Any]) -> Heard:
 def minimum_version(connection: sa.Connection, binary: str) -> int:
     """Return the lowest version of the services of this binary that aren't forced down, or 0 if there is none.
 
-    Computes that still are Nova's (``adoption.NOT_ADOPTED``) are left out: nothing is sent to them. Services that have
-    not reported for a long time are included. Their host may start again with its old release, and
-    would then read messages that were sent to its queue in the meantime.
+    Hosts that still run nova-compute (``adoption.NOT_ADOPTED``) are left out, because no messages are sent to them.
+    Services that have not reported for a long time are included, because their host may start again with its old
+    release, and would then read messages that were sent to its queue in the meantime.
     """
     lowest = connection.execute(
         sa.select(sa.func.min(services.c.version)).where(

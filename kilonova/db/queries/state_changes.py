@@ -52,9 +52,10 @@ def watch(callback: Callable[[Change], None] | None) -> None:
 
 
 def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | None:
-    """Return the server's present states, to be compared after a change. Return None if there is no listener.
+    """Return the server's present (vm state, task state), for the parameter ``was`` of ``changed``.
 
-    ``created`` is True if the server does not exist yet in this cell; its states are (None, None) in this case.
+    Return None if there is no listener. ``created`` is True if the server does not exist yet in this cell; its states
+    are (None, None) in this case.
     """
     if not _watchers:
         return None

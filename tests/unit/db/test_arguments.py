@@ -172,9 +172,9 @@ def test_a_row_has_the_arguments_of_its_kind() -> None:
     assert row('reboot', RebootArguments(reboot_type='HARD')).args == {'reboot_type': 'HARD'}
     assert row('stop', StopArguments()).args == row('pause').args == {}
     assert row('stop').arguments(StopArguments).clean_shutdown is True
-    with pytest.raises(TypeError, match='stop does not have RebootArguments'):
+    with pytest.raises(TypeError, match='stop does not have arguments of class RebootArguments'):
         row('stop', RebootArguments(reboot_type='HARD'))
-    with pytest.raises(TypeError, match='has StopArguments, not RebootArguments'):
+    with pytest.raises(TypeError, match='has arguments of class StopArguments, not RebootArguments'):
         row('stop').arguments(RebootArguments)
 
 
