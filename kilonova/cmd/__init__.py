@@ -1,5 +1,5 @@
 """The programs of Kilonova: daemons and command-line tools.
 
-Only ``kilonova.wsgi`` imports this package from outside. A daemon must choose between eventlet and threads before it
+Outside of this package, only ``kilonova.wsgi`` imports it. A daemon must choose between eventlet and threads before it
 imports anything else (``early``). So the programs import most modules inside functions.
 """

@@ -43,7 +43,7 @@ class Cloud:
 
     @cached_property
     def databases(self) -> Any:
-        """The databases of the configuration."""
+        """The databases that the configuration names, as a ``Databases`` object."""
         from kilonova.db import engine, explain
 
         explain.check_urls(self.conf)
@@ -51,7 +51,7 @@ class Cloud:
 
     @cached_property
     def cells(self) -> Any:
-        """The databases of the cells."""
+        """The databases of the cells, as a ``CellDatabases`` object."""
         from kilonova.db.queries.cells import CellDatabases
 
         return CellDatabases(self.databases, self.transport_url)

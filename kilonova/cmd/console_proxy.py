@@ -33,9 +33,9 @@ CLOSING = 10.0
 class ProxyKind:
     """One kind of proxy.
 
-    ``section`` is the proxy's section in the configuration. ``address`` and ``port`` are names of options in it.
-    ``types`` are the console types of the proxy. ``web`` is the directory in which Linux distributions install the
-    proxy's web pages.
+    ``section`` is the proxy's section in the configuration. ``address`` and ``port`` are names of options in this
+    section. ``types`` are the console types of the proxy. ``web`` is the directory in which Linux distributions install
+    the proxy's web pages.
     """
 
     section: str

@@ -101,7 +101,8 @@ class Database:
 
     ``name`` is 'api', 'main', 'cell0' or the name of a cell. Functions that were given to ``listen`` receive this name.
     ``cell`` is the cell mapping (``queries.cells.CellRecord``) if this is a cell's database, else None. ``all_adopted``
-    is whether no host of the cell still runs nova-compute (``queries.adoption``), None if that is not known yet.
+    is True if no host of the cell runs nova-compute, False if a host runs it, and None if this is not known yet
+    (``queries.adoption``).
     """
 
     def __init__(self, url: str, name: str, options: PoolOptions | None = None) -> None:

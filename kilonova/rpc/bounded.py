@@ -60,8 +60,8 @@ class Bounded:
 def begin(act: Callable[[], Any]) -> Future[Any]:
     """Start ``act`` in a thread and return the future of its result.
 
-    At its end the process does not wait for this thread. This is why no executor is used: the process would wait for
-    the executor's threads.
+    When the process ends, it does not wait for this thread. It would wait for the threads of an executor, so no
+    executor is used.
     """
     doing: Future[Any] = Future()
 
@@ -93,8 +93,9 @@ def ask_each(
 ) -> CallResults:
     """Call ``ask(name)`` for each name in a thread of its own, and return the results and errors of all calls.
 
-    At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. The function returns when
-    time.monotonic() reaches ``until``. Calls that did not end in time continue, and their results are lost.
+    At most ``at_once`` calls are awaited at the same time, each for at most ``seconds``. The function returns when all
+    calls have ended, or when time.monotonic() reaches ``until``. Calls that did not end in time continue, and their
+    results are lost.
     """
     answers = CallResults()
     left, doing = deque(names), dict[Future[Any], tuple[str, float]]()

@@ -122,7 +122,7 @@ class ComputeTask(RpcInterface):
 
     @cast('1.28')
     def terminate_instance(self, ctxt: RequestContext, operation: str) -> Any:
-        """Tell a conductor to run the operation of a delete, which is run before ordinary operations."""
+        """Tell a conductor to run the operation that deletes a server. Deletes are run before other operations."""
 
     @cast('1.28')
     def run_operation(self, ctxt: RequestContext, operation: str) -> Any:

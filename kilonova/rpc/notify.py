@@ -397,7 +397,7 @@ class Notifications:
     def render(
         self, ctxt: RequestContext, event: str, *, host: str | None = None, binary: str | None = None, **facts: Any
     ) -> list[Message]:
-        """Return the messages of an event: one for each configured format. The arguments are those of ``emit``."""
+        """Return the messages of an event, one for each configured format. ``emit`` describes the arguments."""
         row = NOTIFICATIONS[event]
         about = EventContext(ctxt, **self._about)
         facts |= dict(row.facts)

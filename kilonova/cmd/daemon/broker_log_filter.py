@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-# The names of oslo.messaging's loggers: oslo.log uses 'oslo.messaging', and Python's logging uses the module's name.
+# The names of oslo.messaging's loggers. Those of oslo.log begin with 'oslo.messaging', others with 'oslo_messaging'.
 LOGGERS = tuple(
     f'{package}._drivers.{module}'
     for package in ('oslo.messaging', 'oslo_messaging')

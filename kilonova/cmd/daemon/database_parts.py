@@ -73,7 +73,10 @@ def routed(conf: cfg.ConfigOpts, local: OsloTransport, cells: CellDatabases) -> 
 
 
 def checks(databases: Databases) -> dict[str, Ask]:
-    """Return checks that the API database and the main database answer. Each check reads the database's clock."""
+    """Return {name: check}, where a check raises an error if the API database or the main database does not answer.
+
+    Each check reads the database's clock.
+    """
 
     def ask(database: Callable[[], engine.Database]) -> None:
         with database().read() as connection:

@@ -126,7 +126,10 @@ def warn_without_keys(conf: cfg.ConfigOpts, meaning: str) -> None:
 
 # --- checks of /health
 def broker_checks(conf: cfg.ConfigOpts) -> dict[str, Ask]:
-    """Return a check that at least one of the brokers of ``[DEFAULT]transport_url`` accepts connections."""
+    """Return {'broker': check}.
+
+    The check raises OSError if no broker of ``[DEFAULT]transport_url`` accepts connections.
+    """
     hosts = oslo_messaging.TransportURL.parse(conf).hosts
 
     def ask() -> None:

@@ -45,7 +45,7 @@ class DaemonPart(Protocol):
 
     @property
     def checks(self) -> Mapping[str, health.Ask]:
-        """The checks of the services that the daemon can't work without, by the service's name (see ``health``)."""
+        """{service that the daemon needs: function that raises an error if the service does not answer}."""
 
     @property
     def timers(self) -> Timers | None:
@@ -209,7 +209,7 @@ class DaemonLife:
                 return 1
             if time.monotonic() >= deadline:
                 LOG.warning(
-                    'Running work did not finish within %d seconds; exiting without it',
+                    'Running work did not finish within %d seconds; exiting without waiting any longer',
                     self._conf.manager_shutdown_timeout,
                 )
                 return 1

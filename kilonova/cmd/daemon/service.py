@@ -30,7 +30,7 @@ STOP_TIMEOUT = 5.0
 class ServiceRecord:
     """The record and heartbeat of one service. ``database`` is a function that returns the cell's database.
 
-    If the database does not answer, that is logged once, and the next heartbeat tries again.
+    If the database does not answer, one line is logged, and the next heartbeat tries again.
     """
 
     def __init__(

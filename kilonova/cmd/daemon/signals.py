@@ -43,7 +43,7 @@ class SignalListener:
             signal.signal(number, handler)
 
     def ring(self, byte: int) -> None:
-        """Wake the main thread from another thread. ``byte`` is a number that no signal has."""
+        """Wake the main thread from another thread: ``hear`` returns ``byte``, a number that no signal has."""
         self._bell.send(bytes((byte,)))
 
     def hear(self, timeout: float | None = None) -> Iterator[int]:

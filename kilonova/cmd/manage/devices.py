@@ -219,7 +219,7 @@ def audit(cloud: Cloud, args: argparse.Namespace) -> int:
 def _compared(cloud: Cloud, ask_hosts: bool) -> Any:
     """Return the report of the audit. Raises Unanswered if Placement does not answer.
 
-    ``ask_hosts`` says whether the hosts are called as well.
+    If ``ask_hosts`` is True, the hosts are called, too, and their domains and files are compared.
     """
     from kilonova.cmd import options
     from kilonova.cmd.daemon import database_parts, parts

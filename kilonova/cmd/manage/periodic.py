@@ -22,8 +22,9 @@ def periodic_list(cloud: Cloud, args: argparse.Namespace) -> int:
     """List the periodic tasks of running daemons.
 
     For each task, the list shows the seconds between two runs (-1: turned off), the start of the last completed run,
-    and the seconds that this run took. The daemons are those whose ports are set in [health] of the configuration, or
-    each --url. If a daemon has several processes, one of them answers. Exit code 1: a daemon did not answer.
+    and the seconds that this run took. The daemons are those of the --url arguments, or those whose ports are set in
+    [health] of the configuration. If a daemon has several processes, one of them answers. Exit code 1: a daemon did not
+    answer.
     """
     urls = args.url or _configured(cloud)
     if not urls:

@@ -198,7 +198,7 @@ def _request(cloud: Cloud, args: argparse.Namespace) -> Any:
 
 
 def _wrong_place(cloud: Cloud, az: str | None) -> str | None:
-    """Return the reason if the zone or the host in the text ZONE:HOST does not exist, otherwise None.
+    """Return a message if the zone or the host in ``az`` (ZONE or ZONE:HOST) does not exist, otherwise None.
 
     The scheduler does not check this, because normally the API has refused a request with a wrong zone or host.
     """

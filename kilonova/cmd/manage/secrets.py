@@ -30,10 +30,11 @@ def create_key(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def rotate_key(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Encrypt with the file's next key from now on, and add a new key to the file.
+    """Make the last key in the key file the first one, which encrypts, and add a new last key.
 
-    Copy the new file to all hosts before the next rotation. The copies may arrive on the hosts in any order. Exit code
-    1: there are no keys, or the file cannot be written.
+    Of the other keys, only the key that encrypted before is kept. Copy the new file to all hosts before the next
+    rotation. The copies may arrive on the hosts in any order. Exit code 1: there are no keys, or the file cannot be
+    written.
     """
     from kilonova import sealing
 

@@ -51,7 +51,7 @@ def read(kind: str, stored: Mapping[str, Any]) -> Arguments:
 
 
 def of_row(row: Mapping[str, Any]) -> Arguments | None:
-    """Return the arguments of a row with the columns ``kind`` and ``args`` (a JSON text), for the audit.
+    """Return the arguments of a row with the columns ``kind`` and ``args`` (a JSON text), for an audit.
 
     Returns None if the text can't be read or lacks a required key.
     """

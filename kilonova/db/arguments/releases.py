@@ -152,7 +152,7 @@ class VolumesRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotsRelease(ReleaseArguments):
-    """Arguments of the release of an image and of the volume snapshots made for it, unless the image is active.
+    """Arguments of the operation that deletes an image and its volume snapshots, unless the image is active.
 
     ``snapshots_of`` is the id of the image.
     """

@@ -185,7 +185,7 @@ _NO_RELEASE = sa.not_(
 
 
 def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
-    """Return whether the host's last write under this step key changed the server's state by ``event``."""
+    """Return whether a host's last write for the step ``key`` changed the server's state by the event ``event``."""
     written = conn.execute(_WRITTEN, _parts(key)).scalar() or ''
     return written.startswith(f'{key}:{event}:')
 
@@ -478,7 +478,7 @@ def _write_migration(conn: sa.Connection, migration: dict[str, Any] | None) -> N
 
 
 def _columns(values: dict[str, Any] | None) -> dict[str, Any]:
-    """Return JSON values as values of columns: ISO texts of times become datetimes."""
+    """Return {column: value} for the database from JSON ``values``: ISO texts of times become datetimes."""
     return {
         name: instance_queries.parse_time(value) if name.endswith('_at') else value
         for name, value in (values or {}).items()

@@ -217,7 +217,7 @@ def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
         under_way = sa.and_(
             migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)
         )
-        # Each of the three selects uses an index. A single select with OR would use no index.
+        # Use three selects, because each can use an index. A single select with OR would use no index.
         for uuid, host in conn.execute(
             sa.union_all(
                 sa.select(instances.c.uuid, instances.c.host).where(

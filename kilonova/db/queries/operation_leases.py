@@ -143,7 +143,7 @@ def _stands() -> Any:
 
 
 def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
-    """Return the values of the parameters in the conditions on owner, position and attempt (see ``_owned``)."""
+    """Return {parameter: value} for the SQL conditions of ``_owned``. ``at`` is the position and attempt."""
     place = {} if at is None else {'of_position': at[0], 'of_attempt': at[1]}
     return {'of_uuid': uuid, 'of_owner': owner, **place}
 

@@ -650,7 +650,7 @@ def promote(conn: sa.Connection, instance_uuid: str) -> str | None:
 
 
 def of_instance(conn: sa.Connection, instance_uuid: str) -> list[OperationRow]:
-    """Return all operations of a server, including pending releases, oldest first."""
+    """Return all operations of a server, oldest first, including those that free resources later (pending releases)."""
     rows = (
         conn.execute(sa.select(operations).where(operations.c.instance_uuid == instance_uuid).order_by(operations.c.id))
         .mappings()

@@ -24,7 +24,7 @@ from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.operations import RESUME, OperationRow, insert, operations
 
-# KIND is the kind of these operations and the name of their instance action. EVENT is the name of the action's event.
+# KIND is the kind of an operation that starts a server again, and its action's name. EVENT names the action's event.
 KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
 # The message of the instance action while all attempts have failed so far and more attempts will follow.
 WAITING = 'Waiting'
@@ -106,7 +106,10 @@ def _row(ctxt: RequestContext, uuid: str, host: str, reason: str) -> OperationRo
 
 
 def _without_row(conn: sa.Connection, host: str, uuids: list[str]) -> list[str]:
-    """Return the servers on the host that should be running, have no task state and no resume row, sorted by id."""
+    """Return the servers in ``uuids`` that are on the host and have no operation of kind KIND, sorted by id.
+
+    Only servers that should be running and have no task state are returned.
+    """
     planned = sa.select(operations.c.instance_uuid).where(operations.c.kind == KIND)
     return list(
         conn.execute(

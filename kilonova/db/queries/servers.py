@@ -218,7 +218,7 @@ def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def sort(rows: list[dict[str, Any]], order: Sequence[tuple[str, str]]) -> None:
-    """Sort servers of several cells in place, in the order in which ``page`` returns them."""
+    """Sort servers of several cells in place. ``order`` is a list of (column, 'asc' or 'desc')."""
     for name, direction in reversed(full_order(order)):
 
         def rank(row: dict[str, Any], name: str = name) -> tuple[Any, ...]:
@@ -520,7 +520,10 @@ def names(
     limit: int,
     marker: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the same servers as ``page``, but only with uuid, name and the columns that ``order`` names."""
+    """Return at most ``limit`` servers of a cell that come after ``marker``, with few columns. Runs one SQL statement.
+
+    Each row has uuid, display_name and the columns in ``order``. The arguments have the same meaning as in ``page``.
+    """
     wanted = dict.fromkeys(('uuid', 'display_name', *(name for name, _ in order)))
     query = (
         sa.select(*(instances.c[name] for name in wanted))

@@ -67,7 +67,7 @@ def _pair(row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
-    """Return the set of (server, volume) pairs for the servers that have one of these volumes."""
+    """Return {(server uuid, volume id)} for all servers that have one of these volumes."""
     return {
         (server, volume)
         for server, volume in conn.execute(
