@@ -215,7 +215,7 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.11')
     def confirm_resize(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Delete the server's files that remained on the source host after the move, and free its old devices there."""
+        """Delete the files of a server that remained on the source host after its move, and free its old devices."""
 
     @step_call('6.11')
     def check_revert(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:

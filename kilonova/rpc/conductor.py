@@ -79,7 +79,7 @@ class Conductor(RpcInterface):
 
     @call('3.5')
     def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
-        """Record that a host was started and could not start some of its servers, so that the start is retried.
+        """Record the servers that a host could not start after its own start, so that their start is retried.
 
         ``reasons`` is a dict from server uuid to the reason (see ``db.queries.resumes``). ``is_off`` is True if the
         guests of these servers are known to be off.

@@ -127,7 +127,7 @@ def minimum_version(cells: CellDatabases, binary: str) -> int:
 def named(cells: CellDatabases, binary: str, below: int, silent_for: float | None = None) -> str:
     """Return a text with host, version and last report of the services with a version below ``below``.
 
-    ``binary`` is the kind of the services. The text names at most MOST_NAMED services, and the number of the others. If
+    ``binary`` is the kind of the services. The text names at most MOST_NAMED services, and says how many more exist. If
     ``silent_for`` is given, only services that have not reported for this number of seconds are included. The text is
     empty if there is no such service, or if a database does not answer. Runs two SQL statements for each cell.
     """

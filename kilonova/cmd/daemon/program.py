@@ -55,7 +55,7 @@ class DaemonPart(Protocol):
         """Start to serve. Returns when the daemon serves."""
 
     def reload(self) -> None:
-        """Forget cached data about other services, so that it is read again. Called after SIGHUP."""
+        """Forget cached data about other services, so that the data are read again. Called after SIGHUP."""
 
     def stop(self) -> None:
         """End running work and release all resources."""

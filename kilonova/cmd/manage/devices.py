@@ -189,7 +189,7 @@ def _busy(cloud: Cloud) -> dict[str, dict[str, Any]]:
 
 
 def audit(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Compare databases, Placement, domains and files, and compare a second time where they disagree.
+    """Compare databases, Placement, domains and files with each other. Where they disagree, compare a second time.
 
     Exit code 0: they agree. 1: they disagree. 2: a host or Placement does not answer. If Placement does not answer,
     nothing is compared.

@@ -31,7 +31,7 @@ class AttachInterfaceArguments(Arguments):
     Attributes:
         wish: The requested interface.
         request: PCI request of the port if the port is a function of a PCI device, else None.
-        resources: The port's attribute ``resource_request`` in Neutron: the resources that it guarantees, or None.
+        resources: The port's attribute ``resource_request`` in Neutron (the resources that the port needs), or None.
     """
 
     wish: InterfaceWish

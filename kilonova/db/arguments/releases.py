@@ -139,8 +139,8 @@ class VolumesRelease(ReleaseArguments):
     """Arguments of the release of a server's volumes.
 
     Attributes:
-        volumes_of: Uuid of the server. Its attachments in Cinder that are not in its volume rows are deleted.
-        volumes_deleted: Ids of volumes that are deleted, too.
+        volumes_of: Uuid of the server. Its attachments in Cinder that none of its volume rows names are deleted.
+        volumes_deleted: Ids of the volumes that are deleted after the attachments.
         volumes_made: Whether to delete also all volumes that were created for the server.
     """
 

@@ -91,8 +91,8 @@ class OperationColumns(Timestamps):
     """Columns of an operation, which is work on a server that a conductor must finish (operations.md rule 1).
 
     Attributes:
-        slot: 'run', 'wait', or the row's own uuid if the operation runs concurrently with others of the server. A
-            unique key on server and slot ensures that a server has at most one row 'run' and one row 'wait'.
+        slot: 'run', 'wait', or the row's own uuid if it runs concurrently with the server's other operations.
+            A unique key on server and slot ensures that a server has at most one row 'run' and one row 'wait'.
         args: The arguments, as JSON. ``context``, ``outputs`` and ``error`` are JSON, too.
         not_before: Time before which no conductor takes the row, in epoch seconds by the database's clock.
         undoing: True while the steps of this attempt are undone because the attempt's host refused the server. Then

@@ -83,7 +83,7 @@ def _end_what_runs(conn: sa.Connection, instance_uuid: str, host: str) -> int:
 
 @engine.retried
 def hurry(cell_db: engine.Database, host: str) -> list[str]:
-    """Make the operations that may wait for this lost host due now, and return their uuids.
+    """Let conductors take the operations that may wait for this lost host at once, and return the operations' uuids.
 
     The caller wakes a conductor for each uuid. An operation may wait for the host if one of these is true:
 

@@ -75,7 +75,7 @@ def unended_on_host(connection: sa.Connection, host: str, node: str | None = Non
 
 
 def unended_of_instance(connection: sa.Connection, instance_uuid: str) -> list[Row]:
-    """Return the moves of a server that still hold resources, sorted by id."""
+    """Return the moves of a server that have not ended and so still hold resources, sorted by id."""
     return many(
         connection.execute(
             sa.select(migrations)
@@ -86,7 +86,7 @@ def unended_of_instance(connection: sa.Connection, instance_uuid: str) -> list[R
 
 
 def unended_of_instances(connection: sa.Connection, instance_uuids: Iterable[str]) -> list[Row]:
-    """Return the moves of several servers that still hold resources. Runs one SQL statement."""
+    """Return the moves of several servers that have not ended and so still hold resources. Runs one SQL statement."""
     return many(
         connection.execute(
             sa.select(migrations).where(

@@ -268,7 +268,7 @@ def accept(
     """Accept a request for a server: change its state by ``event``, and write its operation row and action.
 
     Everything is written in one transaction. ``migration`` is (uuid of a migration, status that it must have, its new
-    status). If two requests want to change the same migration, one of them gets InstanceBusy (HTTP 409). If ``finish``
+    status). If two requests want to change the same migration, the later one gets InstanceBusy. If ``finish``
     is True, the action is written as finished, because nothing more is to be done (resetState). ``write(conn)`` may
     write more rows in the transaction.
 

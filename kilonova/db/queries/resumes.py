@@ -41,10 +41,11 @@ servers = models.Instance.__table__
 def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
     """Write an operation row and an action for each server that a host could not start.
 
-    ``reasons`` is {server: reason}. Servers that already have such a row keep it. All such operation rows of the host
-    become due now, and their age starts again from zero, because the host was just started. Servers are left out if
-    they are on another host, are deleted, have a task state, or should not be running. If ``is_off`` is True, the
-    guests are known to be off, so the servers' power state is set to SHUTDOWN. Runs at most six SQL statements.
+    ``reasons`` is {server: reason}. Servers that already have such a row keep it. Conductors may take all such rows of
+    the host at once, and the age of the rows starts again from zero, because the host was just started. Servers are
+    left out if they are on another host, are deleted, have a task state, or should not be running. If ``is_off`` is
+    True, the guests are known to be off, so the servers' power state is set to SHUTDOWN. Runs at most six SQL
+    statements.
     """
     with db.write() as conn:
         conn.execute(
