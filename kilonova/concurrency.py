@@ -133,8 +133,8 @@ class Mailbox:
     def take(self) -> list[Any]:
         """Wait until an object arrives, then remove and return all objects that are in the queue.
 
-        The list can be empty: ``put`` sends a byte for each object, and the previous call may have returned an object
-        before its byte arrived. Only one (green) thread may call this method.
+        The list can be empty: each ``put`` wakes this method once, but the previous call may have returned the object
+        already. Only one (green) thread may call this method.
         """
         self._reader.recv(4096)
         found = []

@@ -46,7 +46,7 @@ CONNECTIONS = 2560
 RESERVED = 256
 # At least this number of connections is allowed, even if the process may open only few files.
 FEWEST = 64
-# If there are too many connections, the server closes a twentieth of them at once, because choosing them takes time.
+# If there are too many connections, the server closes 1/SHARE of them together, so that it chooses less often.
 SHARE = 20
 # Maximum bytes of a request's target, of its headers, and of its body (unless the server sets another limit).
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688

@@ -206,7 +206,7 @@ TRANSITIONS: dict[str, Rule] = {
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None, 'detach_volume'
     ),
     'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
-    # Volume snapshots are not allowed for suspended servers, whose saved memory refers to the present file.
+    # Not allowed for suspended servers: the saved memory names the present file, which a snapshot would replace.
     'volume_snapshot_create.start': _rule(
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'volume_snapshot_create'
     ),

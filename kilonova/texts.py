@@ -45,7 +45,7 @@ def mapping(text: str | None) -> dict[str, Any]:
         return {}
     found = json.loads(text)
     if not isinstance(found, dict):
-        raise TypeError(f'it is a {type(found).__name__}, not an object')
+        raise TypeError(f'the JSON text is a {type(found).__name__}, not an object')
     return found
 
 

@@ -130,7 +130,7 @@ class DeviceHealth:
             self._clean_all()
 
     def look(self) -> None:
-        """Retry failed cleanings, and check the health of free devices."""
+        """Clean devices again if their cleaning failed, and check the health of devices that no server holds."""
         if self._clean is not None:
             self._clean_all()
         if self._health is not None:

@@ -289,7 +289,7 @@ def _reserved(placement: PlacementClient, rp_uuid: str) -> int:
 
 
 def _told(device: PciDevice) -> tuple[str, str]:
-    """Return the uuid of the server that holds a device, and a text for its user that says why it is unavailable."""
+    """Return (uuid of the server that holds a device, text for the user that says why the device is unavailable)."""
     return device.instance_uuid, f'Device {device.address} ' + ', '.join(
         f'is {name}: {why}' for name, why in unavailable_reasons(device).items()
     )

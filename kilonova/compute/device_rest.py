@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 _GONE = 'its host no longer has it'
 # Maximum number of times that the waiting time is doubled, so that 2 ** n stays a small number.
-# The waiting time itself is limited by ``[devices]failed_rest_max``.
+# The maximum of the waiting time is the option ``[devices]failed_rest_max``.
 _MOST_DOUBLINGS = 40
 
 

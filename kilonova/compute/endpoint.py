@@ -197,7 +197,7 @@ def as_known(error: Exception) -> Exception:
     """Return the error as an instance of a class that the caller's process can rebuild.
 
     This is the class of the same name in ``kilonova.errors``, or else the nearest base class in that module. If the
-    request caused the error, but that class stands for another cause, the class is Invalid.
+    error's ``cause`` is REQUEST and the cause of the class found is not, the result is an Invalid.
     """
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))

@@ -33,11 +33,11 @@ KEPT = {
     VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
 }
 # vm_states of servers whose guest must be off. A guest that still runs although its server has one of them is stopped.
-# For example, the guest's host may have been down when the server was soft-deleted.
+# This can happen, for example, if the guest's host was down when its server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
 # Maximum seconds that this service, when it starts, spends on guests that fail to start.
-# After that, it tries no more guests, and conductors start the remaining ones later.
+# After this time, the service tries no more guests, and conductors start the remaining guests later.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
@@ -123,7 +123,7 @@ class HostGuests:
                         self._end(ctxt, instance, host.driver.guests.get_info(instance))
 
     def look_again(self) -> None:
-        """Start the guests of servers whose operation has ended without a running guest, as ``boot`` does.
+        """Start the guests of servers whose operation has ended and left the guest off although it must run.
 
         Only servers that were in an operation when this process started are considered.
         """
@@ -160,7 +160,7 @@ class HostGuests:
                     )
 
     def sync_one(self, uuid: str) -> bool:
-        """Compare one server with its guest, as ``sync`` does for all.
+        """Compare one server's row with its guest, and correct the row or the guest if they differ.
 
         Return False if the server is in an operation.
         """

@@ -32,7 +32,7 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# Prefix of disabled reasons that this service wrote, not an administrator.
+# First characters of ``disabled_reason`` if this service, and not an administrator, has disabled the host.
 AUTO = 'AUTO: '
 # Seconds from a message about a guest to the guest's check, so that several messages about a change lead to one check.
 SETTLE = 0.2
@@ -156,13 +156,13 @@ class Hypervisor:
         """Compare one guest with its server's row. Return None when that is done, or the seconds until the next try."""
         host = self._host
         if not host.tracker.sides(uuid):
-            return None  # not the guest of a server of this host, or deleted meanwhile
+            return None  # The guest belongs to no server of this host, or its server was deleted meanwhile.
         if host.locks.is_held(uuid):
             return ORDER_LOOK
         try:
             state = host.driver.guests.get_info(objects.Instance(uuid=uuid))
         except HypervisorUnavailable:
-            return None  # all guests are compared when the hypervisor is back
+            return None  # Nothing is lost: all guests are compared when the hypervisor answers again.
         told = host.upcalls.power_states.get(uuid)
         if told == state or (told is None and check.during_order):
             return None

@@ -61,8 +61,7 @@ from kilonova.virt.parts.host import HypervisorUnavailable
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks of failed devices.
-# The same interval is used for servers that were in an operation when this service started (``look_again``).
+# Seconds between two checks of failed devices, and of servers that were in an operation when this service started.
 LOOK_AGAIN = 5
 # Seconds between two checks whether a usage audit period has ended.
 AUDIT_PERIOD = 60
@@ -273,6 +272,6 @@ class ComputeManager:
         The API has already written the record and does not wait for the host. The record decides, not ``enabled``,
         because two messages may arrive in the wrong order. A host that misses the message reads its record later.
         """
-        LOG.info('The service of this host was %s', 'enabled' if enabled else 'disabled')
+        LOG.info('The compute service of this host was set to %s', 'enabled' if enabled else 'disabled')
         self.node.follow()
         self.hypervisor.look_again()

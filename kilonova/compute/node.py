@@ -304,7 +304,7 @@ class Node:
             self._warn(open_ & self._doubted, held, error)
             return
         # If an operation of a server begins from now on, it changes or deletes the server's allocations.
-        # The write to Placement then fails, because the generation of the allocations has changed.
+        # A later write to Placement then fails, because it names an older generation of the server's allocations.
         now = pci_placement.in_use(self.book.view()) if still else {}
         for uuid in still:
             if now.get(uuid) != held[uuid]:
@@ -392,7 +392,7 @@ class Node:
             for provider_uuid in used_up.values():
                 # A one_time_use device that was used is fully reserved in Placement.
                 # Set the device's reserved amount to 0 for a moment, so that Placement accepts the allocation.
-                # ``use_up`` reserves the device again.
+                # Afterwards, the method ``use_up`` reserves the device in Placement again.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(
                     provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}

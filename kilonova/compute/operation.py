@@ -91,23 +91,29 @@ class _WrittenArguments(TypedDict, total=False):
 
 
 class ClaimFields(_WrittenArguments, total=False):
-    """The optional fields of a claim. A claim always has CPUs, memory, disk and devices.
+    """The optional fields of a claim, which are attributes of ``db.queries.claims.ClaimWrite``.
 
-    ``db.queries.claims.ClaimWrite`` describes them.
+    Other fields, such as CPUs, memory, disk and devices, are in each claim.
     """
 
     group: Mapping[str, str] | None
 
 
 class Undone(TypedDict, total=False):
-    """The optional fields of the save at the end of an undo. Such a save always has the resources that are released."""
+    """The optional fields of the message with which a host reports that it has undone its work for a step.
+
+    ``event`` is the finished event of the instance action. ``undone`` is the reason why the work was undone.
+    """
 
     event: ActionEvent
     undone: str | None
 
 
 class SaveFields(_WrittenArguments, Undone, total=False):
-    """Optional fields of a save. ``db.queries.claims.SaveWrite`` describes them."""
+    """The optional fields of a save, the message with which a host reports the result of a step to the conductor.
+
+    The fields are attributes of ``db.queries.claims.SaveWrite``.
+    """
 
     extra: Extra
     system_metadata: Mapping[str, str | None]
@@ -120,7 +126,7 @@ class SaveFields(_WrittenArguments, Undone, total=False):
 
 
 class NotificationFacts(TypedDict, total=False):
-    """Optional fields of a notification, in addition to the server. See ``Notifications.emit``."""
+    """The optional fields of a notification about a server, as keyword arguments of ``Notifications.emit``."""
 
     moved: str
     values: Columns
@@ -168,7 +174,7 @@ class HostTask:
 
         Raises:
             Cancelled: The operation has been cancelled.
-            KeyGone: The operation is no longer at this step, or does not undo it.
+            KeyGone: The operation is no longer at this step or, if this call is an undo, no longer undoes this step.
             HostRejected: This host has already done this step and undone it.
             ReleasePending: This host must first release what an earlier operation of the server left on it.
         """

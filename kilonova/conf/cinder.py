@@ -27,7 +27,7 @@ cfg.set_defaults(OPTS, service_type='block-storage', valid_interfaces=['internal
 def check_zones(conf: cfg.ConfigOpts) -> None:
     """Raise ConfigFileValueError if ``[cinder]cross_az_attach`` is False.
 
-    The operator would rely on a check of zones that does not exist.
+    With False, an operator expects that servers and volumes must be in the same zone, but Kilonova does not check this.
     """
     if not conf.cinder.cross_az_attach:
         raise cfg.ConfigFileValueError(

@@ -68,7 +68,7 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def registered(conf: cfg.ConfigOpts, group: str) -> Iterable[str]:
-    """Return the names of the options that a section of this configuration has registered, none for no section."""
+    """Return the names of the options that are registered in a section. If there is no such section, return ()."""
     if group == 'DEFAULT':
         return conf
     return conf[group] if group in conf else ()  # noqa: SIM401 - its get() raises for what it doesn't know
@@ -83,7 +83,7 @@ def files(conf: cfg.ConfigOpts) -> list[Path]:
 
 
 def in_file(path: Path) -> dict[Name, list[str]]:
-    """Return the options of a file with their values as written, a list as an option may occur several times.
+    """Return {(section, option): values as written in a file}. An option may occur several times in the file.
 
     Raises cfg.ParseError if a line is neither a section nor an option, and OSError if the file can't be read.
     """

@@ -7,7 +7,7 @@ from oslo_config import cfg
 from kilonova.conf.renamed import was
 
 GROUP = 'libvirt'
-# The values of images_type with which a compute starts. Nova has others, too.
+# The values of images_type that Kilonova supports. A compute service does not start with Nova's other values.
 IMAGE_TYPES = ('default', 'qcow2', 'raw', 'flat', 'rbd')
 
 OPTS = [

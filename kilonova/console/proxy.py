@@ -272,10 +272,10 @@ class Proxy:
             raise ConsoleRefused('it has no token')
         access = await self._ask(self._authority.find, token)
         if access is None:
-            raise ConsoleRefused('its token is unknown, expired or used')
+            raise ConsoleRefused('the token is unknown, expired or used')
         if access.console_type not in self._types:
             raise ConsoleRefused(
-                f'its token is for a console {access.console_type}, which kilonova-{self._name} does not serve'
+                f'the token is for a console {access.console_type}, which kilonova-{self._name} does not serve'
             )
         if why := is_foreign(
             request.headers.get('Origin'), request.headers.get('Host'), access.base_url, self._allowed
@@ -293,7 +293,7 @@ class Proxy:
             if not await self._ask(self._authority.is_there, access):
                 raise ConsoleRefused(f'the console of server {server} is not at {access.host}:{access.port} any more')
             if not await self._ask(self._authority.take, access):
-                raise ConsoleRefused('its token was used in the meantime')
+                raise ConsoleRefused('the token was used by another connection in the meantime')
         except BaseException:
             self._consoles[server] -= 1
             if writer is not None:

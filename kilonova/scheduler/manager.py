@@ -236,7 +236,7 @@ class _Request:
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
         # A request that names no host does not count as a rebuild, even if its hints say so.
-        # The scheduler makes no allocation in Placement for a rebuild. So a rebuild must not get just any host.
+        # A rebuild gets no allocation in Placement, so it is only safe on the host where the server already is.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace
@@ -445,7 +445,7 @@ class _Request:
         if the host may be in a cell that does not answer.
         """
         silent = self._snapshot.refresh()
-        # Check this before the choice, because a cell may begin to answer at any moment.
+        # Find out now, before the choice, whether the server's cell answers: a cell may begin to answer at any moment.
         may_be_silent = bool(silent) and not self._snapshot.states(self._named_nodes())
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
         with self._selection(CurrentHost(self._snapshot), None) as select:

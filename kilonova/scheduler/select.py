@@ -149,7 +149,7 @@ class Select:
         self._servers_of = snapshot.servers.on()
         # True for each host that passed the filters for the previous servers of the same request.
         self._passed: Mask | None = None
-        # Filters whose ``mask`` may pass too many hosts. Before a host is chosen, these filters check it again.
+        # Filters whose method ``mask`` may pass too many hosts. They check each host again before it is chosen.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
         # Indexes of the hosts of the last choice, best first.
@@ -272,8 +272,8 @@ class Select:
     def _requests(self, host_index: int, host: HostState) -> list[Request] | None:
         """Return the host's allocation requests, one of which is claimed for a server.
 
-        None means that the server needs no allocation. The list is empty if the host does not pass the filters that
-        must check it alone, because their array may pass too many hosts (``at_most``).
+        None means that the server needs no allocation. The list is empty if the host does not pass the filters whose
+        ``mask`` may pass too many hosts, and which therefore check the host again here.
         """
         if host.allocation_candidates is not None:
             for one in self._exact:

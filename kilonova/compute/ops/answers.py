@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 # Events that Neutron sends about the ports of servers.
 PORT_EVENTS = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
-# Control characters kept in console output. JSON parsers refuse others, such as the colour codes of terminals.
+# Control characters that are kept in console output. JSON parsers refuse other control characters, such as escape.
 _KEPT = frozenset('\t\n\r')
 
 _Measured = TypeVar('_Measured')

@@ -1,8 +1,8 @@
 """Build a server on this host, undo a build, and delete a server's guest and claims.
 
-A build claims, spawns the guest and saves the end state. A successful build makes two calls to the conductor. A failed
-build is undone on this host: the guest and its files are deleted and the devices released. ``verdict`` decides whether
-another host may try.
+A build claims resources, spawns the guest and saves the end state. A successful build makes two calls to the conductor.
+A failed build is undone on this host: the guest and its files are deleted and the devices released. ``verdict`` decides
+whether another host may try.
 """
 
 from __future__ import annotations
@@ -240,6 +240,6 @@ def terminate(op: HostTask) -> Reply:
         if at_home:
             op.notify('instance.shutdown.end')
         # If the server is in a move, both hosts save their result with the same operation key.
-        # ``undo=True`` makes the conductor accept the second save as well.
+        # With ``undo=True`` the conductor writes each of these saves and does not compare it with the last one.
         op.give_back(undo=True, event=op.event())
     return {}

@@ -34,7 +34,7 @@ def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
         op.notify('instance.resize_confirm.start')
         move.restore_claims(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
-        # Within one host, a missing migration context means that an earlier call has already freed the old resources.
+        # If source and destination are one host and the migration context is gone, an earlier call freed the resources.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
     return {}

@@ -83,7 +83,7 @@ def _fetch_base(op: HostTask, order: objects.PrepResizeOrder) -> None:
         op.host.driver.disks.fetch_base(op.instance, image_of(op.instance, order.image))
     except (errors.KilonovaError, OSError) as error:
         LOG.warning(
-            'Could not fetch the image of the server; it is copied together with the disks: %s',
+            'Could not fetch the image of the server; the source host will copy the image with the disks: %s',
             error,
             instance_uuid=op.instance.uuid,
         )

@@ -69,7 +69,7 @@ def send(op: HostTask, image_id: str, uploading: str) -> None:
 
 
 def _forget(op: HostTask, image_id: str) -> None:
-    """Delete the copied disk. An error is only logged, because the conductor's undo of this step tries it again."""
+    """Delete the copied disk. An error is only logged, because the conductor's undo of this step deletes it again."""
     try:
         op.host.driver.snapshots.forget_snapshot(op.instance, image_id)
     except Exception:

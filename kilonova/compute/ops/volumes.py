@@ -30,9 +30,9 @@ class NotSwapped(errors.KilonovaError):
 
 @query_method(Compute.prepare_volumes)
 def prepare(host: ComputeHost, ctxt: RequestContext, instance: objects.Instance) -> Mapping[str, Any]:
-    """Return {'connector': this host's connector, 'devices': the server's device names}.
+    """Return {'connector': this host's connector, 'devices': [device name]}, before volumes are attached to this host.
 
-    See ``Compute.prepare_volumes``.
+    There is one device name for each volume of the server that has no name yet.
     """
     volumes = host.driver.volumes
     return {'connector': volumes.connector(), 'devices': volumes.names(instance, image_of(instance))}
@@ -85,10 +85,10 @@ def undo_detach(op: HostTask, volume_id: str) -> Reply:
 
 @operation_method(Compute.copy_volume)
 def make_copy(op: HostTask, copy: Mapping[str, Any]) -> Reply:
-    """Copy a volume to another volume. Returns when both are equal and each write of the guest goes to both.
+    """Copy a volume to a second volume. Returns when the volumes are equal and each write of the guest goes to both.
 
-    ``copy`` has the second volume's column values (see ``AttachedVolume.successor``), and the first volume's id as
-    ``of``.
+    ``copy`` is a dict. Its item 'of' is the first volume's id. The other items are database columns of the second
+    volume, such as its id, size and attachment.
     """
     with op.exclusive(), _told(op, copy):
         op.notify('instance.volume_swap.start', **_ids(copy))
@@ -135,7 +135,10 @@ def _swap(op: HostTask, copy: Mapping[str, Any]) -> bool:
 
 
 def _both(op: HostTask, copy: Mapping[str, Any]) -> tuple[AttachedVolume, AttachedVolume]:
-    """Return two volumes of the server: the present one, and the copy that replaces it (as in ``make_copy``)."""
+    """Return the volume that the server uses now, and the second volume, which replaces it.
+
+    ``copy`` is the dict that ``make_copy`` gets.
+    """
     old = volume_of(op, copy['of'])
     return old, old.successor(copy)
 

@@ -150,8 +150,8 @@ class RefusalReport:
     def hosts(self, most: int) -> list[dict[str, Any]]:
         """Return up to ``most`` hosts with their reasons for administrators, hosts with the fewest reasons first.
 
-        Each dict has 'host', 'turned_away_by' (the keys of the checks) and 'why' (a text for each check, with the
-        compared values).
+        Each dict has 'host', 'turned_away_by' (the names of the failed checks) and 'why' (a text for each check, with
+        the compared values).
         """
         found: list[dict[str, Any]] = []
         for keys, places in sorted(self.groups(), key=lambda item: len(item[0])):

@@ -146,11 +146,11 @@ def capacity(
 def _fits_on(
     filters: list[Any], spec: RequestSpec, host_index: int, offers: PlacementCandidates, snapshot: HostSnapshot
 ) -> int:
-    """Return how many servers one host takes, one after the other."""
+    """Return how many servers fit on one host if they are requested one after the other."""
     with contextlib.ExitStack() as stack:
         for number in range(MOST):
-            # Simulate a request for one more server after the earlier servers were built: none of them counts as a
-            # build in progress. ``stack`` keeps their reservations until the loop ends, so their resources are in use.
+            # Simulate a request for one more server. The earlier servers count as complete, not as builds in progress.
+            # ``stack`` keeps the earlier servers' reservations until the loop ends, so their resources are in use.
             choice = Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
             plan = stack.enter_context(choice).plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:

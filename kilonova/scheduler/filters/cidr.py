@@ -1,4 +1,4 @@
-"""SimpleCIDRAffinityFilter: it passes hosts whose IP address is near the address in a hint."""
+"""SimpleCIDRAffinityFilter: it passes hosts whose IP address is in the same network as the address in a hint."""
 
 from __future__ import annotations
 

@@ -73,9 +73,9 @@ class HostArrays:
         return self.counts(uuids) > 0
 
     def members(self, group: InstanceGroup, without: str | None = None) -> Values:
-        """Return an array with the number of servers of the group on each host (see ``InstanceGroup.places``).
+        """Return an array with the number of servers of the group on each host.
 
-        The server with the uuid ``without`` is not counted.
+        A server that is being moved counts on both of its hosts. The server with the uuid ``without`` is not counted.
         """
         found = np.zeros(len(self.table['live']))
         for server, hosts in (group.places or {}).items():

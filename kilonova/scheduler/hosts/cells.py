@@ -33,7 +33,7 @@ CELL_THREADS = 16
 OVERLAP = 10.0
 # A row that changed less than this many seconds ago is read again, as a later write may have the same timestamp.
 UNSETTLED = 0.05
-# Seconds between two readings of the list of down services. Heartbeats are less frequent.
+# Seconds between two readings of the list of down services. Heartbeats arrive less often, so this is often enough.
 DOWN_EVERY = 1.0
 # Seconds between two readings of all rows of a cell. Other readings read only changed rows, and may miss a change.
 RELOAD_EVERY = 600.0
@@ -150,7 +150,7 @@ class CellReaders:
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
                 # Read first which servers the hosts have reported, and then the rows of the hosts.
-                # In the other order, a server could lose its reservation before its host's row contains the server.
+                # If the rows were read first, a server could lose its reservation before its host's row contains it.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []

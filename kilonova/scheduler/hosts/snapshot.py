@@ -79,7 +79,7 @@ class HostSnapshot:
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # Read the hosts' rows after the servers.
+            # Read the hosts' rows now, after it was read which servers no longer need their reservations.
             # If the rows were read first, a server could lose its reservation before its host's row contains it.
             self.refresh()
         return any(itertools.chain.from_iterable(found))

@@ -76,7 +76,7 @@ class CandidateResponse:
         """
         by_root: dict[str, list[Request]] = {}
         for request in self.found['allocation_requests']:
-            # A request may use several trees, for example of a host and of a shared disk. Add it to the list of each.
+            # A request may use several provider trees, for example a host's and a shared disk's. List it for each tree.
             for root in {self.summaries[rp]['root_provider_uuid'] for rp in request['allocations']}:
                 by_root.setdefault(root, []).append(request)
         return by_root

@@ -58,7 +58,7 @@ class Caller:
     def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
         """Return a caller that waits for ``time_left`` seconds from now, or without a limit if it is None.
 
-        ``waiting()`` returns the servers that still need a host (see the class).
+        ``waiting()`` returns the servers that still need a host. It is None if the request has no operation.
         """
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
@@ -139,7 +139,7 @@ class Claims:
         try:
             self.check_time()
         except errors.Unanswered:
-            # The caller may not wait for the answer any more. Release the allocation, as no other process would do it.
+            # The caller probably no longer waits for the answer. Release the allocation, as no other process would.
             self.give_back([uuid])
             raise
 

@@ -25,7 +25,7 @@ from kilonova.scheduler.hosts.reservations import Request
 from kilonova.scheduler.placement.query import CandidateQuery, Group
 from kilonova.scheduler.placement.room import RemainingCapacity
 
-# Maximum number of ways to choose devices of one host. Filters usually accept at least one of so many ways.
+# Maximum number of ways to choose devices of one host. If the host fits at all, filters usually accept one of them.
 MAX_CHOICES = 64
 # MANY_CHOICES: maximum number of ways to choose devices for all hosts of one answer together.
 # LEAST_CHOICES: number of ways to choose devices that each host gets even if there are many hosts.
@@ -124,7 +124,8 @@ def _by_base(
 ) -> Iterator[tuple[Request, list[list[str]]]]:
     """Combine allocation requests that differ only in devices, and yield (request without devices, providers).
 
-    ``providers`` has one list for each kind: the providers that can serve the kind. A kind is a set of equal groups.
+    ``providers`` is a list with one entry for each item of ``kinds``: the uuids of the providers that can serve the
+    equal request groups of this kind.
     """
     bases: dict[Any, tuple[Request, list[dict[str, None]]]] = {}
     for request in requests:
@@ -137,7 +138,7 @@ def _by_base(
             if kind.asked:
                 able[request['mappings'][kind.suffixes[0]][0]] = None
     for base, found in bases.values():
-        # Take any provider of the host. At least one exists, because Placement was asked for at least one device.
+        # Any provider of the host will do. At least one exists, because Placement was asked for at least one device.
         beside = next(provider for able in found for provider in able)
         yield (
             base,

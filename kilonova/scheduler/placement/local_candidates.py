@@ -39,7 +39,7 @@ LOG = logging.getLogger(__name__)
 
 # Maximum number of chosen hosts that Placement refuses. After one more refusal, Placement is queried for candidates.
 REFUSALS = 3
-# Number of stored answers about traits above which expired answers are removed.
+# If more answers of Placement about traits than this number are stored, expired answers are removed.
 MOST_BELIEVED = 10_000
 # Number of the best hosts that are tried before Placement is asked for candidates.
 TRIES = 64

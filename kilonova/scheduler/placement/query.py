@@ -35,7 +35,7 @@ _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
 # Maximum number of named groups in a query. If there are more, Placement is asked for some of them only.
 # The maximum is low because Placement computes all combinations of a host's devices with the named groups.
-# For example, Placement needs 3 s for five groups on a host with eight devices.
+# Placement needs, for example, 3 s for a query with five groups if a host has eight devices.
 FEW_GROUPS = 2
 
 
@@ -360,8 +360,8 @@ def _read_image(query: CandidateQuery, spec: RequestSpec) -> None:
 def _choose_policy(query: CandidateQuery, of_flavor: Iterable[str]) -> None:
     """Set the query's group policy to "none" if it has several named groups and no policy.
 
-    Placement requires a policy for several named groups. ``of_flavor`` are the names of the flavor's own groups. If
-    there are several of these, the flavor should set the policy: only a warning is logged.
+    Placement requires a policy for several named groups. ``of_flavor`` are the names of the groups that the flavor
+    defines. If there are several of them, the flavor itself must set the policy, so only a warning is logged.
     """
     named = {suffix for suffix, group in query.groups.items() if suffix and group.resources}
     if query.policy or len(named) < 2:

@@ -189,13 +189,13 @@ def test_a_token_opens_once(start, caplog):
     port = start()
     with opened(port) as client:
         client.recv(timeout=60)
-        assert_refused(port, caplog, 'its token is unknown, expired or used')
+        assert_refused(port, caplog, 'the token is unknown, expired or used')
 
 
 def test_two_at_once(start, book, caplog):
     """Both found the token; one gets it."""
     book.before_is_there = book.known.clear
-    assert_refused(start(), caplog, 'its token was used in the meantime')
+    assert_refused(start(), caplog, 'the token was used by another connection in the meantime')
 
 
 @pytest.mark.parametrize(
