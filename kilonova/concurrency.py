@@ -1,8 +1,8 @@
 """Run the daemons with eventlet's green threads or with native threads. Only this file imports eventlet.
 
-Each command calls ``setup`` once, before it imports anything else (see ``cmd``). After that all code uses the standard
-modules ``threading``, ``queue``, ``time`` and ``socket``. Under eventlet these modules are patched, and their threads
-are green.
+Each command calls ``setup`` once, before it imports anything else. After that all code uses the standard modules
+``threading``, ``queue``, ``time`` and ``socket``. Under eventlet these modules are patched, and their threads are
+green.
 
     setup('eventlet')
     info = native(connection.getInfo)       # a blocking C call that must not stop the other green threads

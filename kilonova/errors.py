@@ -220,7 +220,7 @@ class InstanceBusy(InstanceInvalidState):
 
 
 class HostNotAdopted(InstanceInvalidState):
-    """The server's host still runs nova-compute: it was copied from a Nova, and its kilonova-compute never started."""
+    """The server's host was copied from Nova and still runs nova-compute: kilonova-compute never started on it."""
 
     msg_fmt = 'Instance %(instance_uuid)s cannot be changed: its host %(host)s has not been adopted from Nova yet.'
 
@@ -397,7 +397,7 @@ class DevicesFailed(HostRejected):
 
 
 class DevicesMissing(HostRejected):
-    """PCI devices of a server are no longer on its host, because they were unplugged or fell off the bus."""
+    """PCI devices of a server are no longer on its host, because they were unplugged or disappeared from the bus."""
 
     cause = Cause.DEVICE
     msg_fmt = 'PCI device(s) %(addresses)s of instance %(uuid)s are no longer on its host.'

@@ -50,15 +50,15 @@ FEWEST = 64
 SHARE = 20
 # Maximum bytes of a request's target, of its headers, and of its body (unless the server sets another limit).
 MOST_LINE, MOST_HEAD, MOST_BODY = 8192, 65536, 114688
-# Maximum number of bytes of all large unfinished requests together (see SMALL).
+# Maximum number of bytes of all unfinished requests together, without those of at most SMALL bytes.
 MOST_IN = 8 << 20
-# Maximum number of bytes of all large unsent responses together (see SMALL).
+# Maximum number of bytes of all unsent responses together, without those of at most SMALL bytes.
 MOST_OUT = 64 << 20
 # A request or response of at most this number of bytes is small, and does not count for MOST_IN and MOST_OUT.
 SMALL = 16384
 # After this number of iterations of the loop without a complete request, the loop begins to pause.
 FRUITLESS = 8
-# The length in seconds of a pause of the loop (see FRUITLESS).
+# The length in seconds of the pause that the loop makes after FRUITLESS iterations without a complete request.
 # During the pause, further bytes from slow clients arrive, so that fewer reads are needed.
 PAUSE = 0.005
 # Maximum number of bytes that one call reads from a socket.

@@ -63,7 +63,7 @@ class Timers:
         self._threads.append(concurrency.spawn(self._loop, self.spacing[name], task, name, at_once, name=name))
 
     def once(self, task: Callable[[], object], name: str) -> None:
-        """Run a task once, at once, in a thread of its own."""
+        """Run a task a single time, now, in a thread of its own."""
         concurrency.spawn(self._run, task, name, name=name)
 
     def join(self, timeout: float) -> None:

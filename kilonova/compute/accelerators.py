@@ -102,7 +102,7 @@ class HostAccelerators:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise AcceleratorRequestBindingFailed(
-                        instance_uuid=holder, msg=f'not bound after {self._timeout:.0f} s{silence}'
+                        instance_uuid=holder, msg=f'the requests are not bound after {self._timeout:.0f} s{silence}'
                     )
                 told.wait(min(LOOK, left))
 

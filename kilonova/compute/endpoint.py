@@ -130,7 +130,7 @@ class QueryMethod:
         self.__signature__ = inspect.signature(act)
 
     def __call__(self, ctxt: RequestContext, **given: object) -> object:
-        """Call the function.
+        """Call the function that implements the method, and return its result.
 
         Its errors are raised as classes of ``kilonova.errors``, which the caller's process knows.
         """

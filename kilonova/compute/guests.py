@@ -45,9 +45,8 @@ UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 class HostGuests:
     """The guests of one host.
 
-    ``host.interrupted`` holds the servers that were in an operation when this process started. ``recount(ctxt, uuid)``
-    is called for each of these servers when its operation has ended. It counts the server's resources in the tracker
-    again.
+    ``host.interrupted`` holds the servers that were in an operation when this process started. When the operation of
+    such a server has ended, ``recount(ctxt, uuid)`` is called: it counts the server's resources in the tracker again.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ class Hypervisor:
             try:
                 pause = self._look_at(uuid, look)
             except errors.Unanswered as error:
-                LOG.info('Could not compare the guest with its server now: %s', error, instance_uuid=uuid)
+                LOG.info('The guest is compared with its server later, not now: %s', error, instance_uuid=uuid)
                 pause = self._later(look)
             except Exception:
                 LOG.exception(

@@ -118,11 +118,11 @@ class Node:
         )
 
     def _reload(self, ctxt: RequestContext) -> None:
-        """Read the device rows again, because another process changed them.
+        """Read the device rows again, because the tracker's copy of the rows may be out of date.
 
         The caller must hold ``Tracker.writing``.
         """
-        LOG.info('Reading the PCI devices of node %s again', self.record.hypervisor_hostname)
+        LOG.info('Reading the PCI devices of node %s from the database again', self.record.hypervisor_hostname)
         self._fill_ledger(ctxt)
 
     def _adopt(self, ctxt: RequestContext) -> None:

@@ -244,7 +244,7 @@ class HostTask:
                     # The conductor no longer waits for this step, so stop here.
                     # The conductor's undo or the next start of this host removes what this undo has left.
                     LOG.info(
-                        '%s: the undo %s was not completed: %s',
+                        'The undo of the step %s was not completed (function %s): %s',
                         name,
                         getattr(func, '__name__', func),
                         gone,
@@ -252,7 +252,7 @@ class HostTask:
                     )
                 except Exception:
                     LOG.exception(
-                        '%s: the undo %s failed',
+                        'The undo of the step %s failed (function %s)',
                         name,
                         getattr(func, '__name__', func),
                         instance_uuid=self.instance.uuid,
@@ -260,7 +260,7 @@ class HostTask:
             raise
 
     def undo(self, func: Callable[..., object], *args: object) -> None:
-        """Register ``func(*args)`` as an undo. It must be safe even if the act that it undoes was never done."""
+        """Register ``func(*args)`` as an undo of work that follows. It must do no harm if the work was never done."""
         self._undos.append((func, args))
 
     @property

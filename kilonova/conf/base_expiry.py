@@ -1,4 +1,4 @@
-"""The [DEFAULT] options for states that a server may have only for a limited time. Conductors read them."""
+"""The [DEFAULT] options for states that a server may have only for a limited time. Conductors read these options."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Authority:
             except Exception as error:
                 if not is_unreachable(error):
                     raise
-                LOG.warning('Cell %s does not answer: %s', cell.name, error)
+                LOG.warning('Cell %s does not answer, so its tokens cannot be checked: %s', cell.name, error)
                 silent.append(cell.name)
                 continue
             if row is not None:

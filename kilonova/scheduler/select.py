@@ -102,7 +102,7 @@ class Offers(Protocol):
     def candidates(self, host: HostState) -> list[Request] | None:
         """Return the host's allocation requests, or None if Placement was not asked for candidates.
 
-        Filters may remove some of them.
+        Filters may remove some of these requests.
         """
         ...
 

@@ -25,7 +25,7 @@ from kilonova.virt import guest_password
 
 LOG = logging.getLogger(__name__)
 
-# {operation: its name in notifications, or None if no notification is sent, as in Nova}.
+# {operation: its name in Nova's notifications, or None if Nova sends no notification for the operation}.
 # An operation that is not listed has the same name in notifications.
 TOLD_AS: dict[str, str | None] = {'stop': 'power_off', 'start': 'power_on', 'set_admin_password': None}
 

@@ -394,8 +394,8 @@ class _Why:
             words, unit = _amount(name, amount)
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
-                # Each provider in Placement's answer belongs to one known host; none is shared by several hosts.
-                # Therefore a host without a provider in Placement's answer lacks the resource.
+                # A host without a provider in Placement's answer lacks the resource.
+                # The host has no shared provider of the resource: each provider in the answer belongs to one host.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():

@@ -31,7 +31,7 @@ class BadQuery(ValueError):
 
 
 def _all_of(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
-    """Return a function of a list: it returns whether ``compare`` is true for the first entry and each other entry."""
+    """Return a function that takes a list and returns whether ``compare(first entry, x)`` is true for each other x."""
 
     def apply(arguments: list[Any]) -> bool:
         if len(arguments) < 2:

@@ -98,7 +98,7 @@ class HostSnapshot:
                 if missing:
                     settled |= changes.unknown(connection, missing)
         except errors.Unanswered as error:
-            LOG.warning('Cell %s does not answer: %s', cell.database.name, error)
+            LOG.warning('Cell %s does not answer, so its down hosts are not read again: %s', cell.database.name, error)
             return False, False
         with self.table.lock:
             if before:

@@ -71,7 +71,7 @@ class Table:
         self._write(host_index, cell_uuid, node)
 
     def drop(self, cell_uuid: str, node_id: int) -> None:
-        """Remove a node, if it is known."""
+        """Remove a node from the table. Nothing is done if the table does not have the node."""
         host_index = self.places.of_node(cell_uuid, node_id)
         if host_index is None:
             return

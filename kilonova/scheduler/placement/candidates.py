@@ -231,9 +231,10 @@ class PlacementCandidates:
 
 
 class CurrentHost:
-    """All hosts, as offers for a rebuild, which needs no new allocation. It implements ``select.Offers``.
+    """The hosts that are offered for the rebuild of a server. It implements ``select.Offers``.
 
-    A server that is rebuilt stays on its host. The request names this host, so ``Select`` leaves out all other hosts.
+    All hosts are offered. The request names the server's host, so ``Select`` leaves out all other hosts. A rebuild
+    needs no new allocation.
     """
 
     final = True

@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 # Generation of an allocation that was written once. Placement increments the generation with each write.
 FIRST_GENERATION = 1
-# Pauses in seconds between the attempts to release a claim. No other process would release it.
+# Pauses in seconds between the attempts to release a claim. If all attempts fail, no other process releases the claim.
 DROP_PAUSES = (0.2, 1.0, 3.0)
 
 
@@ -99,8 +99,8 @@ class Claims:
         """Allocate ``request`` to the server, and return the choice, or None if the host no longer has the capacity.
 
         If the result is None, the caller may try another candidate. If the server already has an allocation, return a
-        choice with this allocation (see ``existing``). Raises Unanswered if Placement does not answer, or if the
-        caller's waiting time is over.
+        choice with this allocation. Raises Unanswered if Placement does not answer, or if the caller's waiting time is
+        over.
         """
         try:
             self.put(uuid, request)
@@ -214,7 +214,7 @@ class Claims:
         waiting = self._asker.waits_for(uuids)
         self.give_back(set(uuids) - waiting)
         if not waiting:
-            raise errors.Cancelled(key=f'to create {", ".join(sorted(uuids))}')
+            raise errors.Cancelled(key=f'to create server {", ".join(sorted(uuids))}')
         return waiting
 
     def leave(self) -> None:

@@ -287,7 +287,7 @@ def test_undo_runs_newest_first_and_keeps_the_error(caplog):
     with pytest.raises(KeyError, match='reason'):
         act()
     assert done == [2, 1] and isinstance(op.error, KeyError)
-    assert 'op: the undo broken failed' in caplog.text
+    assert 'The undo of the step op failed (function broken)' in caplog.text
 
 
 @pytest.mark.parametrize('error', [None, Stopping(who='conductor', reason='ends'), SystemExit()])
