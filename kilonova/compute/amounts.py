@@ -1,4 +1,4 @@
-"""Amounts of CPU, memory and disk, and NUMA placements, of servers and of the host. ``tracker`` uses them."""
+"""Classes for amounts of CPU, memory and disk, and for NUMA placements, which the module ``tracker`` uses."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@
     host.devices_used(ctxt, uuid)               # after an operation of this server succeeded
     rest.look()                                 # periodically: check the devices whose waiting time is over
 
-A device that failed is marked as FAILED for a waiting time. The first one is ``[devices]failed_rest``, and it doubles
-with each failure. When the time is over, the device is checked, and it is offered again if the check succeeds. The
-device's row stores the number of failures and the end of the waiting time, so a restart of the service keeps them. They
-are deleted when a guest runs with the device.
+A device that failed is marked as FAILED for a waiting time. The first waiting time is ``[devices]failed_rest``, and it
+doubles with each failure. When the time is over, the device is checked, and it is offered again if the check succeeds.
+The device's row stores the number of failures and the end of the waiting time, so a restart of the service keeps these
+values. They are deleted when a guest runs with the device.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class DeviceRest:
     def look(self) -> None:
         """Check the failed devices whose waiting time is over.
 
-        Devices that pass the check are offered again. The others stay unavailable for a longer time.
+        Devices that pass the check are offered again. Devices that fail it stay unavailable and get a longer time.
         """
         for address, entry in self._host.tracker.host_devices.entries.items():
             if FAILED not in entry.device.extra_info or self._rests(entry.device):

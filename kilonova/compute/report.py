@@ -71,7 +71,7 @@ class Heartbeat:
         self._missed = True
 
     def beat(self) -> None:
-        """Send one report. The first failure is logged and the following ones are not. The recovery is logged once."""
+        """Send one report. Of several failures in a row only the first is logged, and then the first success."""
         if not self._sent():
             self._call()
 

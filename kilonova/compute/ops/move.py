@@ -1,4 +1,4 @@
-"""Functions for all moves. Most of them find the claims and devices on this host of a move's source or destination.
+"""Functions for all moves. Most of them find claims and devices on this host, which is a move's source or destination.
 
 The tracker stores each claim of a server under a name, the claim key. At the destination, the claim has the migration's
 claim key. At the source, the server has the claim from before the move: its name is ``RUN``, or the claim key of an

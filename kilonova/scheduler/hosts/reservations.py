@@ -1,7 +1,7 @@
 """Reservations: resources that this scheduler process gave to servers, and that the hosts' rows do not contain yet.
 
     ledger = Reservations(lock, count)              # of table.Table, which subtracts reservations from its columns
-    ledger.take(uuid, Reservation(host_index, …))        # before the claim, so that other threads see it as used
+    ledger.take(uuid, Reservation(host_index, …))        # before the claim: other threads see the resources as used
     ledger.made(uuid)                               # the claim is written
     ledger.give_back(uuid)                          # the claim was refused or released
     ledger.reported(uuid)                           # the host's row contains the server

@@ -11,7 +11,7 @@ from kilonova.scheduler.hosts.columns import HostColumns, HostIndex, Row
 
 
 class Services:
-    """The compute services of all hosts. It writes the columns ``live``, ``disabled`` and ``up`` of the host table."""
+    """The compute services of all hosts. This class writes the table's columns ``live``, ``disabled``, ``up``."""
 
     def __init__(self, columns: HostColumns[str], places: HostIndex) -> None:
         self._columns, self._places = columns, places

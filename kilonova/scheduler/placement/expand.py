@@ -4,11 +4,11 @@
     found = client.allocation_candidates(query.pairs())
     requests = expand(found, query, clones, room)       # each with 'R-0' … 'R-7', 'S-0' on devices that fit together
 
-For k equal groups, Placement returns all ordered choices, and for k different groups all combinations. For a host with
-eight devices, five groups take 3 s, and eight groups do not finish. If Placement is asked for only one of several equal
-groups, it returns each provider that can serve one of them. For groups that Placement is not asked for, the provider
-summaries show which providers can serve them. This module then chooses a provider for each group, without exceeding the
-capacity of a provider. The claim checks the result like any other.
+If a query has several groups, Placement returns all combinations of the host's devices: for a host with eight devices,
+five groups take 3 s, and eight groups do not finish. So only the first of several equal groups is sent, and Placement
+returns each provider that can serve it. For kinds of groups that are not sent at all, the provider summaries show which
+providers can serve them. This module then chooses a provider for each group, without exceeding the capacity of a
+provider. Placement checks the result when the host is claimed.
 """
 
 from __future__ import annotations
