@@ -81,7 +81,7 @@ class HostPorts:
         reason = f'{", ".join(missing)} not ACTIVE after {self._timeout:.0f} s{silence}'
         if is_fatal:
             raise errors.VirtualInterfaceCreateException(reason=reason)
-        LOG.warning('%s; the guest runs without these ports', reason, instance_uuid=uuid)
+        LOG.warning('The guest runs without some of its ports: %s', reason, instance_uuid=uuid)
 
     def _missing(self, uuid: str, waited: list[str]) -> tuple[list[str], str]:
         """Query Neutron once, and return a text for each port that is not ACTIVE, and an error text.
