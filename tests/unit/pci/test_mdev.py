@@ -251,6 +251,24 @@ def test_held_ones_of_a_former_type_stay_until_they_are_free():
         assert address not in {device.address for pool in freed.pools.pools for device in pool.devices}
 
 
+def test_a_held_device_of_another_class_does_not_hide_other_cards() -> None:
+    look = host(conf('nvidia-35'), parent(ONE), parent(TWO))
+    address = next(device.address for device in look.all() if device.parent_addr == ONE)
+    held, _ = look.given({address: DeviceOwner(CLAIMED, UUID, None)}, UUID)
+    rows = [device for device in held.all() if device.address == address]
+    settings = conf('nvidia-36', nvidia_36={'mdev_class': 'CUSTOM_B'})
+    now = NodeDevices.of(kinds.from_conf(settings), rows, 1).looked(
+        [parent(ONE, mdev_type='nvidia-36'), made_of(address, ONE), parent(TWO, mdev_type='nvidia-36')]
+    )
+    now = now.written(
+        now.unwritten(), {device.address: number for number, device in enumerate(now.unwritten().created, 9)}
+    )
+    assert {name: one.total for name, one in now.providers('gpu1').items()} == {
+        'gpu1_pci_0000_84_00_0': 2,
+        'gpu1_pci_0000_85_00_0': 2,
+    }
+
+
 def test_a_card_without_devices_does_not_hide_those_behind_it() -> None:
     look = host(conf('nvidia-35'), parent(ONE, api='ccw'), parent(TWO))
     assert by_parent(look) == {TWO: 2}

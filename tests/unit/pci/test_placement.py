@@ -124,6 +124,11 @@ def test_what_allocations_lack_is_added_and_all_else_stays():
     assert there['rp1']['resources'] == {'A': 1, 'B': 5}
 
 
+def test_a_provider_that_lacks_one_of_several_classes_is_lacking():
+    there = {'rp1': {'resources': {'A': 1, 'B': 5}}}
+    assert placement.lacking(there, {'rp1': {'A': 3, 'B': 5}}) == {'rp1': {'A': 3, 'B': 5}}
+
+
 def test_devices_in_use_that_nobody_configures_any_more():
     made = host([*functions(PF0, 2), found('0000:82:00.0'), found('0000:83:00.0')])
     made = claimed(

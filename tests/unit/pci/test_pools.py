@@ -148,6 +148,15 @@ def test_remote_managed_only_when_asked_for():
         assert pools.support_requests([request(1, vendor_id='10de', remote_managed='True')])
 
 
+def test_devices_of_a_network_only_for_requests_that_name_a_network():
+    """Offer the devices if one alternative of the request names the network."""
+    for pools in both(found('0000:08:00.0'), specs='{"vendor_id": "10de", "physical_network": "net1"}'):
+        wanted = request(1, vendor_id='10de', physical_network='net1')
+        assert pools.support_requests([wanted]) and not pools.support_requests([request(1)])
+        wanted.spec = [*wanted.spec, {'vendor_id': '15b3'}]
+        assert pools.support_requests([wanted])
+
+
 def test_live_migratable():
     plain = both(found('0000:08:00.0'))
     yes = both(found('0000:08:00.0'), specs='{"vendor_id": "10de", "live_migratable": "yes"}')
