@@ -33,6 +33,10 @@ GPUS = ['0000:08:00.0', '0000:88:00.0']
 
 
 def new_conf(host: str, **overrides: Any) -> cfg.ConfigOpts:
+    """Return the configuration of a host.
+
+    ``overrides`` is {option: its value}. An option of a group is written as 'group.option'.
+    """
     conf = cfg.ConfigOpts()
     for module in (
         base,
@@ -55,7 +59,10 @@ def new_conf(host: str, **overrides: Any) -> cfg.ConfigOpts:
     conf.set_override('periodic_enable', False)
     conf.set_override('device_spec', [json.dumps({'vendor_id': '10de', 'product_id': '13f1'})], group='pci')
     for name, value in overrides.items():
-        conf.set_override(name, value)
+        group, _, option = name.rpartition('.')
+        if group.startswith('mdev_'):
+            devices.mdev_section(conf, group.removeprefix('mdev_'))
+        conf.set_override(option, value, group=group or None)
     return conf
 
 

@@ -134,3 +134,54 @@ def test_failures_are_forgotten_once_a_guest_runs_with_the_device(
     manager.host.devices_used(new_context(), server.uuid)
     info = manager.host.tracker.host_devices.entries[held].device.extra_info
     assert (FAILED_TIMES in info, FAILED in info) == (state != PowerState.RUNNING,) * 2
+
+
+def test_errors_while_failures_are_recorded_are_only_logged(
+    cloud: Cloud, manager: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Raise nothing, because the caller is about to report another error or has succeeded."""
+    server = cloud.boot(manager)
+    (held,) = cloud.cell.held(server.uuid)
+    fail(manager, *GPUS, uuid=server.uuid)
+    clock.now += manager.conf.devices.failed_rest
+    with monkeypatch.context() as patch:
+        patch.setattr(manager.node.book, 'bar', lambda ctxt, reasons: 1 / 0)
+        fail(manager, *GPUS, uuid=server.uuid)
+        manager.host.devices_used(new_context(), server.uuid)
+        manager.rest.look()
+    assert [record.getMessage().partition(';')[0] for record in caplog.records if record.exc_info] == [
+        f'Could not write the rows of failed devices {", ".join(GPUS)}',
+        f'Could not clear the failure marks of devices {held}',
+        *(f'Check of failed device {address} did not complete' for address in GPUS),
+    ]
+    assert failed(manager) == GPUS
+    manager.rest.look()
+    assert failed(manager) == []
+
+
+def test_a_free_device_that_another_domain_has_is_not_offered_again(
+    cloud: Cloud, manager: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(uuid: str, devices: Any) -> None:
+        assert uuid == ''
+        raise errors.DevicesFailed(addresses=GPUS[:1], reason='domain x has it')
+
+    fail(manager, GPUS[0])
+    clock.now += manager.conf.devices.failed_rest
+    monkeypatch.setattr(manager.host.holders, 'check', check)
+    manager.rest.look()
+    assert why(manager, GPUS[0]).startswith('domain x has it; failure 2, checked again after 1970-01-01T00:')
+
+
+def test_an_error_counts_once_however_often_it_is_passed_on(manager: Any, clock: Clock) -> None:
+    error = errors.DevicesFailed(addresses=GPUS[:1], reason='no reset')
+    for _ in range(2):
+        manager.host.devices_failed(new_context(), SERVER, error)
+        clock.now += manager.conf.devices.failed_rest
+    assert why(manager, GPUS[0]).startswith('no reset; failure 1')
+
+
+def test_a_device_that_failed_is_offered_at_once_if_it_is_not_to_rest(cloud: Cloud) -> None:
+    manager = cloud.host('gpu1', GPUS, **{'devices.failed_rest': 0})
+    fail(manager, *GPUS)
+    assert failed(manager) == [] and free(manager) == 2

@@ -101,3 +101,8 @@ def test_a_device_that_another_server_claimed(host: Host, held: bool) -> None:
     with pytest.raises(errors.DevicesFailed, match=f'server a has {CARD}') if held else contextlib.nullcontext():
         host.check('b', FUNCTION)
     host.check('a', FUNCTION)
+
+
+def test_a_guest_without_devices_costs_no_look_at_domains() -> None:
+    nothing: Any = None
+    Holders(nothing, nothing, NamedLocks()).check('a', [])

@@ -433,3 +433,34 @@ def test_nobody_is_told_that_a_host_is_enabled_which_an_administrator_disabled(
     manager.hypervisor.hypervisor_back()
     idle(manager)
     assert told == [] and shown(service) == (True, reason)
+
+
+def test_guests_are_looked_at_though_the_record_could_not_be_written_at_first(
+    cloud: Cloud, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, seen = cloud.managers['gpu1'], []
+    monkeypatch.setattr(manager.guests, 'sync', lambda: seen.append(1))
+    cloud.cell.unanswered['Service.get_by_args'] = 2
+    manager.hypervisor.hypervisor_back()
+    idle(manager)
+    assert seen == [1]
+
+
+def test_a_change_before_an_order_is_seen_though_the_order_changes_the_guest_as_well(
+    cloud: Cloud, manager: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begin the order before the first comparison, and send the second message during this comparison."""
+    server, asked = cloud.boot(manager), list[str]()
+    manager.host.upcalls.power_states.clear()
+
+    def is_held(uuid: str) -> bool:
+        asked.append(uuid)
+        if len(asked) == 2:
+            manager.hypervisor.guest_changed(uuid)
+            return True
+        return len(asked) == 3
+
+    monkeypatch.setattr(manager.host.locks, 'is_held', is_held)
+    by_itself(cloud, server.uuid, PowerState.CRASHED)
+    idle(manager)
+    assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped'

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from kilonova import errors, objects
+from kilonova.pci.device import FAILED
 from tests.unit.compute.cell import flavor, new_context
 from tests.unit.compute.cloud import request_spec
 
@@ -486,3 +487,39 @@ def test_confirm_failure_is_tried_again(two):
         two.confirm()
     two.confirm()
     assert two.cell.held(two.uuid) == dict.fromkeys(OTHER_GPUS, 'allocated')
+
+
+def test_a_server_whose_old_device_fails_returns_with_its_guest_off(two, caplog):
+    """Fail the device after the destination has deleted its guest. The server keeps the device."""
+    two.all()
+    two.revert_dest()
+    two.cloud.drivers['gpu1'].unusable[GPUS[0]] = 'no reset'
+    two.revert_source()
+    two.as_before(running=False)
+    assert two.cell.instances[two.uuid]['power_state'] == 4
+    assert 'The guest is not started: ' in caplog.text and 'no reset' in caplog.text
+    info = two.source.host.tracker.host_devices.entries[GPUS[0]].device.extra_info
+    assert info[FAILED].startswith('no reset; failure 1')
+
+
+@pytest.mark.parametrize('error', [errors.ImageNotFound(image_id='i'), OSError('disk full')])
+def test_a_destination_that_can_not_fetch_the_image_takes_the_server(two, monkeypatch, caplog, error):
+    """Go on without the image, because the source copies it with the disks."""
+
+    def fetch_base(instance, image):
+        raise error
+
+    monkeypatch.setattr(two.dest.host.driver.disks, 'fetch_base', fetch_base)
+    two.prep()
+    assert 'Could not fetch the image of the server; it is copied together with the disks: ' in caplog.text
+    assert two.cell.events() == [('compute_prep_resize', 'Success')]
+
+
+def test_a_revert_frees_devices_whose_claim_its_destination_does_not_know(two):
+    """Revert to a host that counts only an older move of the server, because the answer to the new claim was lost."""
+    two.all()
+    tracker = two.dest.host.tracker
+    tracker.forget(two.uuid)
+    tracker.adopt(two.uuid, 'migration-0', flavor(), set())
+    two.revert_dest()
+    assert two.cell.held(two.uuid) == {GPUS[0]: 'allocated'} and tracker.sides(two.uuid) == {'migration-0'}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from kilonova import errors, objects
 from kilonova.compute.keys import RunningTask
 from kilonova.compute.operation import HostTask, StepCheck
+from tests.unit.compute import test_transcripts as orders
 from tests.unit.compute.cell import new_context
-from tests.unit.compute.cloud import Cloud
+from tests.unit.compute.cloud import GPUS, Cloud, build
 
 KEY = 'o/1.attach_volume/1'
 
@@ -93,3 +96,62 @@ def test_devices_are_read_again_if_another_writer_changed_them(
         with tracker.writing(new_context()):
             pass
     assert read == [1]
+
+
+# {name of a step in the log: an order of this step that fails}
+FAILING: dict[str, Callable[[Cloud], Any]] = {
+    'build': lambda cloud: orders.build(cloud, failing='spawn'),
+    'unshelve': lambda cloud: orders.unshelve(cloud, failing='spawn'),
+    'rebuild': lambda cloud: orders.plain('rebuild', cloud, 'rebuild'),
+    'prep_resize': lambda cloud: orders.resize(cloud, 'prep', failing='prepare_move'),
+    'resize_instance': lambda cloud: orders.resize(cloud, 'prep', 'move', failing='migrate_disk_and_power_off'),
+    'finish_resize': lambda cloud: orders.resize(cloud, *orders.RESIZED, failing='finish_migration'),
+    'check_source': lambda cloud: orders.live(cloud, *orders.LIVE[:1], failing='describe'),
+    'check_destination': lambda cloud: orders.live(cloud, *orders.LIVE[:2], failing='offer'),
+    'prepare': lambda cloud: orders.live(cloud, *orders.LIVE[:3], failing='prepare'),
+    'live_migration': lambda cloud: orders.live(cloud, *orders.LIVE[:4], failing='migrate'),
+    'evacuate': lambda cloud: orders.evacuate(cloud, failing='spawn'),
+}
+
+
+@pytest.mark.parametrize('name', FAILING)
+@pytest.mark.parametrize(
+    ('error', 'said'),
+    [(errors.Conflict('no undo is written'), 'failed'), (errors.KeyGone(key='x'), 'was not completed: ')],
+)
+def test_the_log_names_the_step_whose_undo_failed(
+    cloud: Cloud,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: Exception,
+    said: str,
+) -> None:
+    """Answer the order with the error of the step, not with the error of the undo."""
+    save = HostTask.save
+
+    def refuse(self: HostTask, *args: Any, **fields: Any) -> None:
+        if fields.get('undo'):
+            raise error
+        save(self, *args, **fields)
+
+    monkeypatch.setattr(HostTask, 'save', refuse)
+    with caplog.at_level(logging.INFO):
+        answer = FAILING[name](cloud).lines[-1]
+    told = [record.getMessage().split(': the undo ') for record in caplog.records]
+    assert {(one[0], one[1].partition(' ')[2][: len(said)]) for one in told if len(one) == 2} == {(name, said)}
+    assert 'it hangs' in answer and str(error) not in answer
+
+
+def test_a_claim_whose_service_stops_before_the_answer_is_made_again_by_the_next_process(cloud: Cloud) -> None:
+    """Undo nothing, because it is not known whether the claim was written."""
+    manager = cloud.host('gpu1', GPUS)
+    server = cloud.cell.new_instance(1)
+    cloud.cell.unanswered['claim_instance'] = 1
+    manager.stopping.set()
+    with pytest.raises(errors.Unanswered):
+        build(manager, server)
+    assert manager.host.tracker.sides(server.uuid) == set()
+    assert [save for save in cloud.cell.saves if save['instance_uuid']] == []
+    build(cloud.host('gpu1'), cloud.cell.instance(server.uuid))
+    assert list(cloud.cell.held(server.uuid).values()) == ['allocated']

@@ -165,3 +165,26 @@ def test_a_rescue_that_fails_says_what_the_driver_said(cloud, manager, server):
         result['error'],
     )
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'
+
+
+@pytest.mark.parametrize('interrupted', [True, False])
+@pytest.mark.parametrize('ran', [PowerState.RUNNING, PowerState.SHUTDOWN])
+@pytest.mark.parametrize('runs', [PowerState.RUNNING, PowerState.SHUTDOWN])
+@pytest.mark.parametrize('fails', [True, False])
+def test_a_guest_that_its_host_lost_during_an_operation_that_failed_is_to_run_again(
+    cloud, manager, server, interrupted, ran, runs, fails
+):
+    """Leave power state RUNNING in the server's row, so that the host starts the guest after the operation."""
+    cloud.cell.instances[server.uuid]['power_state'] = int(ran)
+    driver = cloud.drivers['gpu1']
+    driver.domains[server.uuid].state = int(runs)
+    driver.power.pause = lambda instance: None
+    if interrupted:
+        manager.host.interrupted.add(server.uuid)
+    if fails:
+        driver.power.pause = lambda instance: 1 / 0
+    manager.endpoint.pause_instance(
+        new_context(), instance=cloud.cell.in_task(server.uuid, 'pausing'), key='p/0.pause/1'
+    )
+    kept = fails and interrupted and (ran, runs) == (PowerState.RUNNING, PowerState.SHUTDOWN)
+    assert cloud.cell.saves[-1]['values'].get('power_state') == (None if kept else int(runs))

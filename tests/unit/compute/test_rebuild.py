@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kilonova import objects
+from kilonova import errors, objects
 from kilonova.db.queries import volumes
 from kilonova.objects.volume import AttachedVolume
 from tests.unit.compute.cell import database, new_context
@@ -56,3 +56,20 @@ def test_the_addresses_of_tagged_devices_are_saved_after_a_rebuild(
     stored = cloud.cell.extras[server.uuid]['device_metadata']
     found = json.loads(stored)['nova_object.data']['devices'] if stored else []
     assert [one['nova_object.data']['tags'] for one in found] == ([[tag]] if tag else [])
+
+
+@pytest.mark.parametrize(
+    ('error', 'events'),
+    [
+        (errors.Unanswered(who='glance', reason='timed out'), []),
+        (errors.KeyGone(key='x'), []),
+        (errors.KilonovaError('no'), [('compute_rebuild_instance', 'Error')]),
+    ],
+)
+def test_a_rebuild_that_is_asked_for_again_or_elsewhere_has_not_failed(
+    cloud: Any, manager: Any, server: Any, error: Exception, events: list[Any]
+) -> None:
+    cloud.drivers['gpu1'].fail('rebuild', error)
+    with pytest.raises(type(error)):
+        manager.endpoint.rebuild_instance(new_context(), order=order(cloud, server.uuid), key='o/2.rebuild/1')
+    assert cloud.cell.events() == events

@@ -73,6 +73,20 @@ def test_a_refused_image_leaves_nothing_here_and_the_end_to_the_flow(cloud, mana
     assert [save['transition'] for save in cloud.cell.saves] == ['snapshot.copying', 'snapshot.uploading']
 
 
+def test_an_image_that_fails_is_told_with_its_own_error_though_its_copy_can_not_be_deleted(
+    cloud, manager, server, images, caplog
+):
+    """Keep the copy, which the undo of the step deletes."""
+    images.refuses = errors.ImageUnacceptable(image_id='snap', reason='over quota')
+    cloud.drivers['gpu1'].fail('forget_snapshot', OSError('nfs'))
+    with pytest.raises(errors.ImageUnacceptable, match='over quota'):
+        make_image(cloud, manager, server)
+    assert 'Could not remove the files of snapshot snap' in caplog.text
+    assert list(cloud.drivers['gpu1'].copies) == ['snap']
+    manager.endpoint.undo_snapshot_instance(new_context(), instance=server, image_id='snap', key=KEY)
+    assert cloud.drivers['gpu1'].copies == {}
+
+
 def test_a_silent_image_service_is_asked_again_under_the_same_key(cloud, manager, server, images):
     """The copy waits; it isn't made again."""
     images.refuses = errors.Unanswered(who='images', reason='silent')

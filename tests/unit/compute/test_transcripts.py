@@ -19,15 +19,30 @@ import pytest
 from kilonova import errors, objects, sealing
 from kilonova.compute.manager import ComputeManager
 from kilonova.conf import secrets
+from kilonova.objects.vif import Vif
+from kilonova.objects.volume import AttachedVolume
 from kilonova.states import PowerState
-from tests.unit.compute.cell import flavor, new_context
+from kilonova.virt.parts.volume_snapshots import Merge
+from tests.unit.compute.cell import flavor, new_context, requests
 from tests.unit.compute.cloud import GPUS, Cloud, build_order, request_spec
 from tests.unit.compute.test_keys import Semaphore
 from tests.unit.compute.test_moves import OTHER_GPUS, Resize
+from tests.unit.compute.test_rebuild import DATA, ROOT, attach
 from tests.unit.compute.test_snapshot_and_soft_delete import Images
+from tests.unit.virt.builders import PORT, VOLUME2, new_vif
 
 FILE = Path(__file__).with_name('transcripts.txt')
-PARTS = ('guests', 'power', 'rescues', 'disks', 'moves', 'live_migrations', 'snapshots')
+PARTS = (
+    'guests',
+    'power',
+    'rescues',
+    'disks',
+    'moves',
+    'live_migrations',
+    'snapshots',
+    'volumes',
+    'volume_snapshots',
+)
 # What changes nothing.
 LOOKS = ('describe', 'list_instance_uuids')
 KEY = 'o/1.do/1'
@@ -154,6 +169,9 @@ NAMES: dict[type, Callable[[Any], object]] = {
     objects.Instance: lambda value: value.uuid,
     objects.Flavor: lambda value: value.name,
     objects.PciDevice: lambda value: value.address,
+    AttachedVolume: lambda value: f'volume:{value.volume_id}@{value.host}:{value.size}:{":".join(value.file)}',
+    Merge: lambda value: f'merge:{value.file}>{value.into}',
+    Vif: lambda value: f'port:{value.id}@{value.slot}',
     Exception: lambda value: f'{type(value).__name__}({value})',
 }
 
@@ -341,6 +359,90 @@ def unshelve(cloud: Cloud, gpus: int = 1, failing: str | None = None, undo: bool
     return made
 
 
+# -- volumes and interfaces of a guest ---------------------------------------------------------------------------------
+SIZE = 2
+COPY = {
+    'of': DATA,
+    'volume_id': VOLUME2,
+    'volume_size': SIZE,
+    'attachment_id': 'a2',
+    'connection_info': AttachedVolume('', VOLUME2, SIZE).connection_info('', 'gpu1', {'driver_volume_type': 'rbd'}),
+}
+FILES = {'volume_id': DATA, 'name': 'file1', 'format': 'raw', 'new': 'file2'}
+MERGE = {'volume_id': DATA, 'file': None, 'into': None}
+PLAIN_PORT = new_vif(tag='net').stored()
+FUNCTION_PORT = new_vif(tag='net', vnic_type='direct', profile={'pci_slot': GPUS[1]}).stored()
+(WANTED,) = (one.replaced(request_id=VOLUME2, requester_id=PORT, alias_name=None) for one in requests(PORT, 1).requests)
+# {what an order brings, besides the server: orders}
+BROUGHT: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({'volume_id': DATA}, ('attach_volume', 'detach_volume', 'extend_volume')),
+    ({'copy': COPY}, ('copy_volume', 'swap_volume')),
+    ({'files': FILES}, ('snapshot_volume', 'withdraw_volume_snapshot')),
+    ({'merge': MERGE}, ('merge_volume',)),
+    ({'request': WANTED}, ('claim_function',)),
+    ({'request_id': VOLUME2}, ('undo_claim_function', 'free_function')),
+    ({'vif': PLAIN_PORT}, ('attach_interface', 'detach_interface')),
+    ({'vifs': [FUNCTION_PORT]}, ('unplug_functions', 'plug_functions')),
+]
+
+
+def change(
+    cloud: Cloud, *orders: str, function: bool = False, elsewhere: str = '', failing: str | None = None
+) -> Transcript:
+    """Send orders about the server's volume and port.
+
+    If ``function`` is True, the port is a function of a device. After the order ``elsewhere`` the server is on another
+    host.
+    """
+    manager = cloud.host('gpu1', GPUS)
+    server, driver = cloud.boot(manager), cloud.drivers['gpu1']
+    attach(server.uuid, DATA, tag='data')
+    given = {order: brought for brought, names in BROUGHT for order in names}
+    made = Transcript(cloud)
+    if failing:
+        driver.fail(failing, errors.KilonovaError('it hangs'))
+    for number, order in enumerate(orders):
+        brought = given[order] if order in given else given[order.removeprefix('undo_')]
+        if function and 'vif' in brought:
+            brought = {'vif': FUNCTION_PORT}
+        made.lines.append(f'- {order}')
+        sent = cloud.cell.instance(server.uuid)
+        made.answer(
+            lambda order=order, brought=brought, sent=sent, number=number: getattr(manager.endpoint, order)(
+                new_context(), instance=sent, key=f'o/{number}.do/1', **brought
+            )
+        )
+        if order == elsewhere:
+            cloud.cell.instances[server.uuid]['host'] = 'gpu2'
+    return made
+
+
+def reimage(
+    cloud: Cloud, *orders: str, vm: str = 'active', failing: str | None = None, at: tuple[str | None, ...] = ('gpu1',)
+) -> Transcript:
+    """Send orders that give the server's boot volume a new image. ``at`` is the host that has the volume, or none."""
+    manager = cloud.host('gpu1', GPUS)
+    server, driver = cloud.boot(manager), cloud.drivers['gpu1']
+    for host in at:
+        attach(server.uuid, ROOT, host)
+    made = Transcript(cloud)
+    if failing:
+        driver.fail(failing, errors.KilonovaError('it hangs'))
+    for number, order in enumerate(orders):
+        sent = cloud.cell.in_task(server.uuid, 'rebuilding', vm)
+        given: dict[str, Any] = {'instance': sent}
+        if not order.startswith('undo_'):
+            image = {'id': 'i3', 'name': 'new', 'properties': {}}
+            given = {'order': objects.RebuildOrder(instance=sent, image=image, sealed=None, preserve_ephemeral=False)}
+        made.lines.append(f'- {order}')
+        made.answer(
+            lambda order=order, given=given, number=number: getattr(manager.endpoint, order)(
+                new_context(), key=f'o/{number}.do/1', **given
+            )
+        )
+    return made
+
+
 # -- moves -------------------------------------------------------------------------------------------------------------
 def resize(cloud: Cloud, *steps: str, here: bool = False, failing: str | None = None, vm: str = 'active') -> Transcript:
     """``steps`` of ``test_moves.Resize``."""
@@ -517,6 +619,71 @@ STORIES: dict[str, Callable[[Cloud], Transcript]] = {
     'unshelve without room': lambda cloud: unshelve(cloud, gpus=3),
     'unshelve fails': lambda cloud: unshelve(cloud, failing='spawn'),
     'undo unshelve': lambda cloud: unshelve(cloud, undo=True),
+    'reimage': lambda cloud: reimage(cloud, 'stop_to_reimage', 'rebuild_instance'),
+    'reimage fails': lambda cloud: reimage(cloud, 'stop_to_reimage', failing='prepare_rebuild'),
+    'undo reimage': lambda cloud: reimage(cloud, 'stop_to_reimage', 'undo_stop_to_reimage', 'undo_stop_to_reimage'),
+    'undo reimage of one that was off': lambda cloud: reimage(
+        cloud, 'stop_to_reimage', 'undo_stop_to_reimage', vm='stopped'
+    ),
+    'undo reimage while no host has the boot volume': lambda cloud: reimage(
+        cloud, 'stop_to_reimage', 'undo_stop_to_reimage', at=(None,)
+    ),
+    'undo reimage without the boot volume': lambda cloud: reimage(
+        cloud, 'stop_to_reimage', 'undo_stop_to_reimage', at=()
+    ),
+    'attach and detach a volume': lambda cloud: change(cloud, 'attach_volume', 'extend_volume', 'detach_volume'),
+    'attach a volume fails': lambda cloud: change(cloud, 'attach_volume', 'undo_attach_volume', failing='attach'),
+    'undo detach of a volume': lambda cloud: change(
+        cloud, 'attach_volume', 'detach_volume', 'undo_detach_volume', 'undo_detach_volume'
+    ),
+    'undo detach of a volume of a server that left': lambda cloud: change(
+        cloud, 'attach_volume', 'detach_volume', 'undo_detach_volume', elsewhere='detach_volume'
+    ),
+    'swap a volume': lambda cloud: change(cloud, 'attach_volume', 'copy_volume', 'swap_volume', 'undo_swap_volume'),
+    'swap a volume without a copy': lambda cloud: change(cloud, 'attach_volume', 'swap_volume', 'undo_swap_volume'),
+    'copy of a volume fails': lambda cloud: change(
+        cloud, 'attach_volume', 'copy_volume', 'undo_copy_volume', failing='copy'
+    ),
+    'snapshot of a volume': lambda cloud: change(
+        cloud,
+        'attach_volume',
+        'snapshot_volume',
+        'undo_snapshot_volume',
+        'undo_merge_volume',
+        'merge_volume',
+        'undo_merge_volume',
+    ),
+    'withdraw a snapshot of a volume': lambda cloud: change(
+        cloud, 'attach_volume', 'snapshot_volume', 'withdraw_volume_snapshot', 'undo_snapshot_volume'
+    ),
+    'attach and detach an interface': lambda cloud: change(
+        cloud, 'attach_interface', 'detach_interface', 'undo_detach_interface', 'undo_attach_interface'
+    ),
+    'attach and detach a function': lambda cloud: change(
+        cloud, 'claim_function', 'attach_interface', 'detach_interface', 'free_function', function=True
+    ),
+    'attach an interface fails': lambda cloud: change(cloud, 'attach_interface', failing='attach_interface'),
+    'undo attach of a function': lambda cloud: change(
+        cloud, 'claim_function', 'attach_interface', 'undo_attach_interface', 'undo_claim_function', function=True
+    ),
+    'undo detach of an interface of a server that left': lambda cloud: change(
+        cloud, 'attach_interface', 'detach_interface', 'undo_detach_interface', elsewhere='detach_interface'
+    ),
+    'functions before and after a live migration': lambda cloud: change(
+        cloud, 'claim_function', 'plug_functions', 'unplug_functions', 'undo_unplug_functions', function=True
+    ),
+    'functions after a live migration fail': lambda cloud: change(
+        cloud, 'claim_function', 'plug_functions', function=True, failing='attach_interface'
+    ),
+    'undo unplug of functions of a server that left': lambda cloud: change(
+        cloud,
+        'claim_function',
+        'plug_functions',
+        'unplug_functions',
+        'undo_unplug_functions',
+        function=True,
+        elsewhere='unplug_functions',
+    ),
     'resize': lambda cloud: resize(cloud, *RESIZED, 'mark_resized', 'confirm'),
     'resize one that is off': lambda cloud: resize(cloud, *RESIZED, vm='stopped'),
     'resize here': lambda cloud: resize(cloud, *RESIZED, 'mark_resized', 'confirm', here=True),
