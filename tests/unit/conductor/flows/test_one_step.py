@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from kilonova.conductor.flows import FLOWS, one_step
+from kilonova.db.queries import volumes as volume_rows
 from kilonova.errors import Invalid, Unanswered
-from tests.unit.conductor.site import IMAGE, Site, steps, uuid
+from kilonova.objects.vif import Vif
+from tests.fixtures.cinder import FakeCinder
+from tests.fixtures.neutron import FakeNeutron
+from tests.fixtures.servers import put_vifs
+from tests.unit.conductor.site import IMAGE, SERVER, Site, steps, uuid
 
 # kind: states before, what the row says, the method and its arguments beside server and key, states after a failure.
 CASES: dict[str, tuple[Any, ...]] = {
@@ -71,6 +76,33 @@ def test_a_guest_is_shut_down_properly_unless_it_is_said(site: Site, shutdown: b
     site.accept('stop', {} if shutdown is None else {'clean_shutdown': shutdown})
     site.go()
     assert site.sent[0].args['clean_shutdown'] is True
+
+
+@pytest.mark.parametrize(
+    ('kind', 'args', 'is_new'),
+    [('start', {}, True), ('reboot', {'reboot_type': 'HARD'}, True), ('reboot', {'reboot_type': 'SOFT'}, False)],
+)
+def test_what_a_host_could_not_get_before_is_its_own_before_it_starts_a_guest_anew(
+    site: Site, kind: str, args: dict[str, Any], is_new: bool
+) -> None:
+    """Bind a port that no agent had bound, and attach a volume that was attached to no host."""
+    vm_state, task_state, _, method, _ = CASES[kind]
+    site.put(vm_state, task_state)
+    neutron, cinder = FakeNeutron(hosts={'gpu1'}), FakeCinder()
+    site.env._networks, site.env._volumes = neutron.client, cinder.client
+    site.answers['prepare_volumes'] = lambda sent: {'connector': {'host': sent.server}, 'devices': []}
+    port_id = neutron.add_port(neutron.add_network('private', 'demo'), 'demo', device_id=SERVER)
+    vif = Vif(id=port_id, mac='m', network_id='n', label='l', project_id='demo', type='binding_failed')
+    volume_id = cinder.add_volume('demo')
+    with site.cell.write() as conn:
+        put_vifs(conn, SERVER, [vif])
+        row = volume_rows.new_row(volume_id, size=1, connection_info='{}')
+        volume_rows.add(conn, SERVER, {**row, 'device_name': '/dev/vdb', 'boot_index': None})
+    site.accept(kind, args)
+    site.go()
+    assert site.asked() == [*(['gpu1 prepare_volumes'] if is_new else []), f'gpu1 {method}']
+    assert neutron.bound() == ([f'gpu1 {SERVER}'] if is_new else [])
+    assert cinder.statuses() == {volume_id: 'in-use' if is_new else 'available'}
 
 
 def test_a_rescue_without_an_image(site: Site) -> None:

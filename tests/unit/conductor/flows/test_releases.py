@@ -206,6 +206,20 @@ def test_a_release_without_a_required_argument_is_no_obstacle(site: Site, work: 
     assert not left.failed and left.outputs['tries'] == 1
 
 
+@pytest.mark.parametrize(('text', 'hosts'), [('{}', []), ('{', ['gpu2'])])
+def test_a_release_that_cannot_be_read_keeps_its_host_and_one_without_a_host_keeps_none(
+    site: Site, work: Any, text: str, hosts: list[str]
+) -> None:
+    """Read the host from the column of the row, as its guest may still run there."""
+    releases.add_pending_release(work, 'gpu3', Compute.undo_build, instance=work.instance())
+    site.accept('release', {'image_id': IMAGE}, slot='another', host='gpu2')
+    if text != '{}':
+        site.update(args=text)
+    assert releases.hosts_left(work) == [*hosts, 'gpu3']
+    site.silence('gpu3', forced=True)
+    assert releases.hosts_left(work) == hosts
+
+
 def backup(number: int, **values: Any) -> dict[str, Any]:
     return {
         'id': f'i{number}',

@@ -144,6 +144,17 @@ def test_stop_writes_what_is_left(rig):
     assert len(kept(rig, S1)) == 1
 
 
+def test_stop_ends_a_writer_that_waits_for_decisions(rig, monkeypatch):
+    monkeypatch.setattr(decisions, 'FLUSH_EVERY', 60.0)
+    monkeypatch.setattr(decisions, 'STOP_TIMEOUT', 5.0)
+    before = set(threading.enumerate())
+    manager = rig.manager()
+    manager.start()
+    (writer,) = [thread for thread in set(threading.enumerate()) - before if thread.name == 'decisions']
+    manager.stop()
+    assert not writer.is_alive()
+
+
 def test_a_silent_database_costs_no_decision(rig, monkeypatch, caplog):
     rig.host('gpu1')
     manager = rig.manager()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from kilonova.db.queries import info_caches, operations
 from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import set_state
 from tests.unit.conductor.site import SERVER, Site
+from tests.unit.scheduler.builders import pci_requests
 
 
 def names(neutron: FakeNeutron) -> list[str]:
@@ -64,6 +66,49 @@ def test_a_port_that_is_changed_meanwhile_gets_its_name_in_the_next_try(
     assert names(neutron)[0] == ''
     rename()
     assert names(neutron) == ['web', 'web', 'web'] and site.kept() is None
+
+
+# --- refreshes --------------------------------------------------------------------------------------------------------
+def test_a_refresh_of_a_server_without_ports_and_devices_asks_nothing(site: Site, neutron: FakeNeutron) -> None:
+    site.put('active')
+    site.accept('network_changed')
+    site.go()
+    assert neutron.asked == [] and site.kept() is None
+
+
+def test_a_deleted_port_is_detached_if_only_its_device_is_left(site: Site, neutron: FakeNeutron) -> None:
+    """Detach the port though the info cache has no interface any more."""
+    requests = pci_requests(1)
+    requests.requests[0].alias_name, requests.requests[0].requester_id = None, 'port'
+    site.put('active', pci_requests=requests)
+    work = site.accept('network_changed')
+    site.update(slot=f'beside {work}')
+    site.go()
+    (row,) = site.rows()
+    assert (row.kind, row.args['port_id'], row.args['vif']) == ('detach_interface', 'port', None)
+
+
+def test_a_refresh_is_repeated_if_another_operation_changed_the_info_cache_meanwhile(
+    site: Site, neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any]
+) -> None:
+    begin('network_changed')
+    for port_id in ports:
+        neutron.ports[port_id]['status'] = 'ACTIVE'
+
+    def change(method: str, path: str) -> None:
+        neutron.before = None
+        vifs = site.work().vifs()
+        with site.cell.write() as conn:
+            info_caches.write(conn, SERVER, [vif.stored() for vif in vifs[1:]])
+
+    neutron.before = change
+    site.go()
+    row = site.kept()
+    assert row is not None and f'The ports of server {SERVER} were changed meanwhile' in row.outputs['reason']
+    site.go()
+    assert site.kept() is None
+    cache = json.loads(site.row()['extra_network_info'])
+    assert [(vif['id'], vif['active']) for vif in cache] == [(port_id, True) for port_id in ports[1:]]
 
 
 # --- ports that were deleted, with a device --------------------------------------------------------------------------

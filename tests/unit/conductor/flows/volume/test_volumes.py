@@ -172,6 +172,31 @@ def test_the_root_volume_of_an_undone_rebuild_goes_back_to_the_host_unless_the_s
     assert where(work) == {ROOT: None if is_deleted else 'gpu1', DATA: 'gpu1'}
 
 
+@pytest.mark.parametrize('left', [(), (DATA,), (ROOT, DATA)])
+def test_only_volumes_that_are_not_on_the_host_are_attached_before_a_guest_starts(
+    site: Site, cinder: FakeCinder, left: tuple[str, ...]
+) -> None:
+    work = put(site, cinder, 'start')
+    for volume in of(work):
+        if volume.device in left:
+            volumes._reserve(work, work.instance(), [volume])
+    before = len(cinder.held())
+    cinder.asked.clear()
+    volumes.attached_here(work)
+    assert site.asked() == (['gpu1 prepare_volumes'] if left else []) and bool(cinder.asked) == bool(left)
+    assert where(work) == {ROOT: 'gpu1', DATA: 'gpu1'} and len(cinder.held()) == before
+
+
+def test_volumes_of_a_server_without_a_host_stay_as_they_are(site: Site, cinder: FakeCinder) -> None:
+    site.put('shelved_offloaded', host=None, node=None)
+    site.accept('unshelve')
+    add(site, cinder, DATA)
+    cinder.asked.clear()
+    work = site.work()
+    volumes.attached_here(work)
+    assert cinder.asked == [] and site.sent == [] and where(work) == {DATA: None}
+
+
 # --- others that change the same volume ------------------------------------------------------------------------------
 def test_a_row_that_another_operation_changed_is_not_overwritten(site: Site, cinder: FakeCinder) -> None:
     work = put(site, cinder)
@@ -196,3 +221,21 @@ def test_a_new_size_is_told_until_the_host_answers(error: Exception, ends: bool)
     """The guest sees it at its next start otherwise."""
     nothing: Any = None
     assert volumes.VolumeExtended().may_end(nothing, error) is ends
+
+
+@pytest.mark.parametrize('is_attached', [True, False])
+def test_a_new_size_is_written_and_told_to_the_host_that_has_the_volume(
+    site: Site, cinder: FakeCinder, is_attached: bool
+) -> None:
+    """Leave the other volumes and their sizes as they are, whether they are attached or not."""
+    work = put(site, cinder, 'start')
+    add(site, cinder, '/dev/vdc')
+    if not is_attached:
+        volumes.reserve_root(work)
+    root = next(volume.volume_id for volume in of(work) if volume.is_root)
+    cinder.volumes[root]['size'] = 7
+    site.accept('volume_extended', {'volume_id': root}, slot='beside')
+    site.go()
+    assert [(volume.device, volume.size) for volume in of(work)] == [(ROOT, 7), (DATA, 1), ('/dev/vdc', 1)]
+    told = ('gpu1', 'extend_volume')
+    assert [(server, method) for server, method, args in site.calls()] == [told] * is_attached
