@@ -239,3 +239,40 @@ def test_a_new_size_is_written_and_told_to_the_host_that_has_the_volume(
     assert [(volume.device, volume.size) for volume in of(work)] == [(ROOT, 7), (DATA, 1), ('/dev/vdc', 1)]
     told = ('gpu1', 'extend_volume')
     assert [(server, method) for server, method, args in site.calls()] == [told] * is_attached
+
+
+# --- volumes that are given up ---------------------------------------------------------------------------------------
+def test_volumes_are_deleted_with_their_server_or_later_if_the_volume_service_does_not_answer(
+    site: Site, cinder: FakeCinder
+) -> None:
+    """Delete the attachments of all volumes, and only those volumes that go with the server."""
+    work = put(site, cinder, 'delete')
+    root, data = (volume.volume_id for volume in of(work))
+
+    def broken(method: str, path: str) -> None:
+        raise cinder.broken()
+
+    cinder.before = broken
+    volumes.drop(work, [data])
+    assert site.releases() == [(None, {'volumes_of': SERVER, 'volumes_deleted': [data]})]
+    assert cinder.statuses() == {root: 'in-use', data: 'in-use'}
+    cinder.before = None
+    volumes.drop(work, [data])
+    assert len(site.releases()) == 1 and cinder.held() == [] and cinder.statuses() == {root: 'available'}
+
+
+def test_the_attachment_of_one_volume_is_deleted_later_if_the_volume_service_does_not_answer(
+    site: Site, cinder: FakeCinder
+) -> None:
+    work = put(site, cinder, 'detach_volume')
+    root, data = of(work)
+
+    def broken(method: str, path: str) -> None:
+        raise cinder.broken()
+
+    cinder.before = broken
+    volumes.drop_one(work, data)
+    assert site.releases() == [(None, {'volumes_of': SERVER, 'volumes_deleted': []})] and len(cinder.held()) == 2
+    cinder.before = None
+    volumes.drop_one(work, data)
+    assert cinder.statuses() == {root.volume_id: 'in-use', data.volume_id: 'available'}
