@@ -145,9 +145,9 @@ class Audit:
         report = last.report()
         wrong: list[str] = []
         changing = report.disagreements
-        for _ in range(LOOKS - 1):
-            if not changing:
-                break
+        looks = 1
+        while changing and looks < LOOKS:
+            looks += 1
             self._pause(PAUSE)
             before, last = last, _AuditRun(*self._parts, silent, until)
             report = last.report()

@@ -185,7 +185,9 @@ def settle(
             port_resources.add(
                 wanted.setdefault(provider, {}), {name: amount for name, amount in amounts.items() if name in classes}
             )
-    for left in reversed(range(WRITE_ATTEMPTS)):
+    left = WRITE_ATTEMPTS
+    while True:
+        left -= 1
         there = env.placement.get_allocations(uuid)
         if not there['allocations']:
             return False
@@ -206,7 +208,6 @@ def settle(
             # Retry only a conflict of the consumer generation: Neutron has changed the same allocation in the meantime.
             if not left or not is_consumer_conflict(error):
                 raise
-    raise AssertionError
 
 
 def _replaced(

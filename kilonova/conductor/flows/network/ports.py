@@ -269,7 +269,9 @@ def _bind_port(
     check: Callable[[], None],
     name: str = '',
 ) -> Port:
-    for left in reversed(range(TRIES)):
+    left = TRIES
+    while True:
+        left -= 1
         if port.device_id not in ('', uuid):
             raise PortInUse(port_id=port.id)
         if name and port.dns_name not in (None, '', name) and not port.device_id:
@@ -288,7 +290,6 @@ def _bind_port(
             if not left:
                 raise
             port = client.port(None, port.id)
-    raise AssertionError
 
 
 def _bound(port: Port, host: str | None) -> Port:
