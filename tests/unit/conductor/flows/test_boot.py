@@ -14,7 +14,7 @@ from kilonova.conductor.flows import FLOWS, boot
 from kilonova.conductor.work import Work
 from kilonova.db.arguments.servers import BootArguments
 from kilonova.db.models import api as api_models
-from kilonova.db.queries import build_requests, instance_mappings, instances, operations
+from kilonova.db.queries import build_requests, instance_mappings, instances, operations, volumes
 from kilonova.errors import (
     BuildAbort,
     GroupPolicyViolated,
@@ -26,6 +26,7 @@ from kilonova.errors import (
     Unsent,
     shortened,
 )
+from tests.fixtures.cinder import FakeCinder
 from tests.unit.conductor.site import DISK, SERVER, Sent, Site, primitive, steps, uuid
 
 IMAGE = {'id': 'the image'}
@@ -574,6 +575,36 @@ def test_a_build_goes_on_in_the_cell(site: Site) -> None:
     site.go()
     (sent,) = site.sent
     assert (sent.server, sent.args['order'].instance.id) == ('gpu2', site.row()['id'])
+
+
+def test_attachments_of_an_earlier_try_are_searched_unless_the_boot_only_waited_for_its_volume(site: Site) -> None:
+    """Search for them once a request was sent whose reply did not arrive."""
+    cinder = FakeCinder()
+    site.env._volumes = cinder.client
+    site.env.conf.block_device_allocate_retries_interval, site.env.conf.block_device_allocate_retries = 3, 60
+    site.env.conf.default_access_ip_network_name = None
+    volume_id = cinder.add_volume('demo', status='creating')
+    volume = {**volumes.new_row(volume_id, size=1, connection_info='{}'), 'device_name': '/dev/vdb'}
+    begin(site, bdms=[{**volume, 'source_type': 'blank'}])
+
+    def attached() -> tuple[list[str], bool]:
+        """Run the boot: the messages to hosts, and whether attachments were searched."""
+        site.sent.clear()
+        cinder.asked.clear()
+        go(site)
+        found = [message for message in site.asked() if not message.startswith('scheduler')]
+        return found, any(method == 'GET' and '/attachments' in path for method, path in cinder.asked)
+
+    assert attached() == ([], False)
+    assert attached() == ([], False) and cinder.held() == []
+    cinder.finish(volume_id)
+    site.answers['prepare_volumes'] = [
+        Unanswered(who='gpu2', reason='lost'),
+        {'connector': {'host': 'gpu2'}, 'devices': []},
+    ]
+    assert attached() == (['gpu2 prepare_volumes'], False)
+    assert attached() == (['gpu2 prepare_volumes', 'gpu2 build_and_run_instance'], True)
+    assert cinder.statuses() == {volume_id: 'in-use'}
 
 
 def test_a_row_that_no_hand_over_knows_goes(site: Site) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from kilonova import objects
-from kilonova.conductor.flows import FLOWS
+from kilonova.accel import holder
+from kilonova.conductor.flows import FLOWS, resize
 from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, Invalid, NoValidHost, Unanswered
-from tests.unit.conductor.site import LARGE, MIGRATION, SMALL, Sent, Site, primitive, steps, uuid
+from tests.unit.conductor.site import LARGE, MIGRATION, SERVER, SMALL, Sent, Site, primitive, steps, uuid
+from tests.unit.scheduler.builders import flavor
 
 INSTANCE = "active/resize_prep on gpu1: flavor 1, metadata {'role': 'db'}"
 MOVE, TO_GPU2 = 'resize gpu1 to None: pre-migrating', 'resize gpu1 to gpu2: pre-migrating'
@@ -160,6 +162,30 @@ def test_it_waits_for_its_confirm(site: Site) -> None:
     assert site.emitted == [
         ('instance.resize_finish.end', {'instance': INSTANCE, 'moved': 'resize.done', 'host': 'gpu1'})
     ]
+
+
+@pytest.mark.parametrize('bound_to', [None, 'an earlier move'])
+@pytest.mark.parametrize('which', ['neither', 'old', 'new'])
+def test_accelerators_belong_to_the_move_until_it_is_confirmed_if_a_flavor_has_some(
+    site: Site, which: str, bound_to: str | None
+) -> None:
+    """Keep the uuid to which the accelerators at the source are bound, for a revert."""
+    small, large = (
+        flavor(id=number, extra_specs={'accel:device_profile': 'fpga'} if which == name else {})
+        for number, name in ((1, 'old'), (2, 'new'))
+    )
+    known = {holder.BOUND_TO: bound_to} if bound_to else {}
+    site.put_moved('active', 'resize_finish', 'migrating', flavor=large, old_flavor=small, new_flavor=large)
+    with site.cell.write() as conn:
+        instances.set_system_metadata(conn, SERVER, known)
+    site.accept('resize', {'migration_uuid': MIGRATION, 'migration_type': 'resize', 'flavor': primitive(large)})
+    resize.mark_resized(site.work())
+    found = site.system_metadata()
+    expected = {holder.BOUND_TO: MIGRATION, holder.BEFORE: bound_to}
+    if which == 'neither':
+        expected = {holder.BOUND_TO: bound_to, holder.BEFORE: None}
+    assert {name: found.get(name) for name in expected} == expected
+    assert site.state() == ('resized', None) and found['old_vm_state'] == 'active'
 
 
 def test_without_notifications_nothing_is_read_for_them(site: Site) -> None:

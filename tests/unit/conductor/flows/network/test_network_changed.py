@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from kilonova.conductor.flows.network import network_changed
 from kilonova.conductor.work import RetryLater
-from kilonova.db.queries import info_caches, operations
+from kilonova.db.queries import info_caches, instances, operations
 from tests.fixtures.neutron import FakeNeutron
 from tests.fixtures.servers import set_state
 from tests.unit.conductor.site import SERVER, Site
@@ -128,6 +129,11 @@ def test_the_detach_of_a_deleted_port_is_started(site: Site, ports: list[str], d
     detach()
     (row,) = [row for row in site.rows() if row.kind == 'detach_interface']
     assert row.args['port_id'] == row.args['vif']['id'] == ports[0] and site.woken == [([row.uuid], False)]
+    table = instances.actions
+    with site.cell.read() as conn:
+        action = conn.execute(sa.select(table).where(table.c.request_id == row.request_id)).mappings().one()
+    assert row.request_id != 'req-1' and action['instance_uuid'] == SERVER
+    assert (action['action'], action['user_id'], action['project_id']) == ('detach_interface', None, None)
 
 
 @pytest.mark.parametrize('why', ['its ports were changed meanwhile', 'another operation works on it'])

@@ -55,3 +55,17 @@ def test_the_port_with_a_device_gets_its_device_on_the_new_host_and_the_others_a
         profiles = [neutron.ports[port_id]['binding:profile'] for port_id in ports]
         assert [(vif.type, vif.profile) for vif in work.vifs()] == [('hw_veb', function), ('ovs', {}), ('ovs', {})]
     assert profiles == [function, {}, {}]
+
+
+@pytest.mark.parametrize('unbound', [0, 1, 3])
+def test_ports_that_no_agent_had_bound_are_bound_before_a_guest_starts(
+    site: Site, neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any], unbound: int
+) -> None:
+    """Ask the network service nothing if all ports are bound."""
+    for port_id in ports[:unbound]:
+        neutron.ports[port_id].update({'binding:host_id': '', 'binding:vif_type': 'unbound'})
+    work = begin('start')
+    neutron.asked.clear()
+    port_moves.bound_here(work)
+    assert neutron.bound() == [f'gpu1 {SERVER}'] * 3 and bool(neutron.asked) is bool(unbound)
+    assert [vif.type for vif in work.vifs(fresh=True)] == ['ovs'] * 3

@@ -158,3 +158,28 @@ def test_a_port_that_was_deleted_or_changed_since_the_request_ends_the_build(
     with pytest.raises(error):
         flow_ports.bind_wanted(work, ChosenHost('gpu1', 'node1'), is_first=True)
     assert neutron.ports[given]['device_id'] == ''
+
+
+def test_a_repeated_build_uses_the_ports_that_it_has_and_binds_the_others(
+    neutron: FakeNeutron, ports: list[str], begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bind one port of the user that is bound already, one that is not, one that was created and one that was not."""
+    work = begin('attach_interface')
+    for port_id in ports[1:]:
+        del neutron.ports[port_id]
+    (network,) = neutron.networks
+    bound, free = (neutron.add_port(network, 'demo', device_id=holder) for holder in (SERVER, ''))
+    wanted = [RequestedPort(network, port_id, tag=tag) for port_id, tag in ((bound, 'a'), (None, 'b'), (free, 'c'))]
+    monkeypatch.setattr(requested_ports, 'wishes', lambda spec: [*wanted, RequestedPort(network)])
+    monkeypatch.setattr(requested_ports, 'groups', lambda spec: {})
+    monkeypatch.setattr(work, 'arguments', lambda kind: SimpleNamespace(request_spec=None))
+    work.outputs = SimpleNamespace(accelerated={})
+    found = flow_ports.bind_wanted(work, ChosenHost('gpu1', 'node1', availability_zone='zone1'), is_first=False)
+    (new,) = neutron.ports.keys() - {bound, free, ports[0]}
+    assert [(vif.id, vif.tag, vif.preserve_on_delete) for vif in found] == [
+        (bound, 'a', True),
+        (ports[0], 'b', False),
+        (free, 'c', True),
+        (new, None, False),
+    ]
+    assert neutron.bound() == [f'gpu1 {SERVER}'] * 4

@@ -11,6 +11,7 @@ from kilonova.clients.volume import VolumeInvalid
 from kilonova.conductor.flows import rebuild
 from kilonova.conductor.flows.volume import volumes
 from kilonova.conductor.work import HostDown
+from kilonova.db import engine
 from kilonova.db.queries import instances
 from kilonova.db.queries import volumes as rows
 from kilonova.errors import Cancelled, Invalid, Unanswered
@@ -187,6 +188,20 @@ def test_only_volumes_that_are_not_on_the_host_are_attached_before_a_guest_start
     assert where(work) == {ROOT: 'gpu1', DATA: 'gpu1'} and len(cinder.held()) == before
 
 
+@pytest.mark.parametrize('has_strays', [True, False])
+def test_attachments_in_no_row_are_deleted_if_there_may_be_some(
+    site: Site, cinder: FakeCinder, has_strays: bool
+) -> None:
+    """Search for them only then, as it costs a request."""
+    work = put(site, cinder, 'revert')
+    stray = cinder.client.create_attachment(add(site, cinder, '/dev/vdc'), SERVER, None).id
+    cinder.asked.clear()
+    volumes.to_host(work, 'gpu1', has_strays=has_strays)
+    assert (stray in cinder.attachments) is not has_strays
+    assert any(method == 'GET' and '/attachments' in path for method, path in cinder.asked) is has_strays
+    assert where(work) == {ROOT: 'gpu1', DATA: 'gpu1', '/dev/vdc': 'gpu1'}
+
+
 def test_volumes_of_a_server_without_a_host_stay_as_they_are(site: Site, cinder: FakeCinder) -> None:
     site.put('shelved_offloaded', host=None, node=None)
     site.accept('unshelve')
@@ -276,3 +291,29 @@ def test_the_attachment_of_one_volume_is_deleted_later_if_the_volume_service_doe
     cinder.before = None
     volumes.drop_one(work, data)
     assert cinder.statuses() == {root.volume_id: 'in-use', data.volume_id: 'available'}
+
+
+@pytest.mark.parametrize('act', ['attach', 'reserve', 'forget later', 'forget now'])
+def test_an_attachment_that_may_appear_late_is_deleted_late(site: Site, cinder: FakeCinder, act: str) -> None:
+    """Delete it at once only if no request that makes it can still be under way."""
+    work = put(site, cinder, 'revert')
+    add(site, cinder, '/dev/vdc')
+
+    def broken(method: str, path: str) -> None:
+        if (method == 'POST') is (act != 'forget now'):
+            raise cinder.broken()
+
+    cinder.before = broken
+    if act == 'attach':
+        with pytest.raises(Unanswered):
+            volumes.to_host(work, 'gpu1')
+    elif act == 'reserve':
+        with pytest.raises(Unanswered):
+            volumes.off_host(work)
+    else:
+        volumes.forget_source(work, later=act == 'forget later')
+    assert site.releases() == [(None, {'volumes_of': SERVER, 'volumes_deleted': []})]
+    (row,) = [row for row in site.rows() if row.kind == 'release']
+    with site.cell.read() as conn:
+        left = row.not_before - engine.now(conn)
+    assert row.not_before == 0 if act == 'forget now' else volumes.LATE - 60 < left <= volumes.LATE
