@@ -47,11 +47,12 @@ def build(environment: Mapping[str, str]) -> Callable[..., Iterable[bytes]]:
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     concurrency.setup('threading')
     from kilonova.cmd import api, options
-    from kilonova.cmd.daemon import caps
+    from kilonova.cmd.daemon import caps, takeover
 
     conf = options.parse(config_arguments(environment), PROG)
     options.setup_logging(conf)
     part = api.build(conf)
+    takeover.refuse_two_clouds(conf, part.cells)
     caps.refuse_old_computes(conf, part.cells)
     options.warn_unread(conf)
     logging.getLogger('kilonova.wsgi').info('Starting api node (version %s)', options.version())

@@ -56,10 +56,11 @@ class NovaCloud:
 
 
 @contextlib.contextmanager
-def opened(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts]) -> Iterator[NovaCloud]:
+def opened(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts], writable: bool = False) -> Iterator[NovaCloud]:
     """Provide the databases that Nova's configuration files name. They are closed at the end.
 
-    ``blank`` returns a configuration with all options of Kilonova. Raises UnreadableFile, NoNova, NovaUnknown for a
+    ``blank`` returns a configuration with all options of Kilonova. The databases are read-only unless ``writable`` is
+    True. Raises UnreadableFile, NoNova, NovaUnknown for a
     database of another release, and NovaUnreadable for one that does not answer.
     """
     with config.parsed(paths, blank) as conf:
@@ -68,8 +69,10 @@ def opened(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts]) -> Iterat
     if not api_url:
         raise NoNova(reason=f'[api_database]connection is set in none of the files {", ".join(map(str, paths))}')
     with contextlib.ExitStack() as stack:
-        api = stack.enter_context(NovaDatabase(api_url, 'api', 'api'))
-        yield NovaCloud(api, [stack.enter_context(_of_cell(cell)) for cell in _cells(api, main_url)], interval)
+        api = stack.enter_context(NovaDatabase(api_url, 'api', 'api', writable))
+        yield NovaCloud(
+            api, [stack.enter_context(_of_cell(cell)) for cell in _cells(api, main_url, writable)], interval
+        )
 
 
 @contextlib.contextmanager
@@ -78,7 +81,7 @@ def _of_cell(cell: NovaCell) -> Iterator[NovaCell]:
         yield cell
 
 
-def _cells(api: NovaDatabase, main_url: str | None) -> list[NovaCell]:
+def _cells(api: NovaDatabase, main_url: str | None, writable: bool) -> list[NovaCell]:
     with api.read() as connection:
         rows = [row for batch in api.batches(connection, 'cell_mappings') for row in batch]
     if not rows:
@@ -92,5 +95,6 @@ def _cells(api: NovaDatabase, main_url: str | None) -> list[NovaCell]:
             url = cells.fill(row['database_connection'], main_url)
         except errors.Invalid as error:
             raise NoNova(reason=f'the database of cell {name}: {error}') from None
-        found.append(NovaCell(row['id'], row['uuid'], name, bool(row['disabled']), NovaDatabase(url, 'cell', name)))
+        database = NovaDatabase(url, 'cell', name, writable)
+        found.append(NovaCell(row['id'], row['uuid'], name, bool(row['disabled']), database))
     return found

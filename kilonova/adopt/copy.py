@@ -22,8 +22,8 @@ from kilonova.adopt import objects
 from kilonova.adopt.cloud import NovaCell, NovaCloud
 from kilonova.db import migration
 from kilonova.db.engine import Connection, Database, Databases
-from kilonova.db.migration import Schema
-from kilonova.db.nova import merge, questions
+from kilonova.db.migration import METADATA, Schema
+from kilonova.db.nova import mark, merge, questions
 from kilonova.db.nova.merge import Counts
 from kilonova.db.nova.source import NovaDatabase
 from kilonova.db.queries import adoption
@@ -71,7 +71,7 @@ CELL_TABLES = (
 # Tables of Kilonova that get no rows of Nova: cells have other URLs, tokens of consoles live for minutes, servers that
 # are being created must be waited for, and the others are Kilonova's own.
 NOT_COPIED: Mapping[Schema, Collection[str]] = {
-    'api': ('operations', 'leases', 'cell_mappings', 'build_requests', 'scheduler_decisions'),
+    'api': ('adoptions', 'operations', 'leases', 'cell_mappings', 'build_requests', 'scheduler_decisions'),
     'cell': ('operations', 'leases', 'console_auth_tokens', 'device_history'),
 }
 # The counters of a volume's usage: each since the last start of the guest (curr_…), and before that (tot_…).
@@ -96,8 +96,8 @@ class NotCopied(errors.Invalid):
 
 
 @dataclass(frozen=True)
-class _CopySide:
-    """A database of Nova with the connection that reads it, and the database of Kilonova that gets its rows.
+class CopySide:
+    """A database of Nova with the connection that reads it, and the database of Kilonova with the same rows.
 
     ``cells`` is {id of a cell of Nova: id of the cell of Kilonova}. ``soft_deleted`` are the uuids of all servers that
     are soft-deleted, for the API database.
@@ -112,7 +112,13 @@ class _CopySide:
 
     @property
     def tables(self) -> Sequence[str]:
-        return API_TABLES if self.schema == 'api' else CELL_TABLES
+        """The tables that are copied, parents before their children."""
+        return tables_of(self.schema)
+
+
+def tables_of(schema: Schema) -> Sequence[str]:
+    """Return the tables of a schema that are copied, parents before their children."""
+    return API_TABLES if schema == 'api' else CELL_TABLES
 
 
 def run(
@@ -123,22 +129,33 @@ def run(
     ``progress`` gets a line for each table. Raises NotReady before anything is written, NovaUnreadable, and NotCopied
     for a row that can't be converted; the rows before it are written then.
     """
-    targets = _targets(nova, databases, cells)
-    numbers = {cell.id: cells.id_of(targets[cell.name]) for cell in nova.cells}
+    marked = mark.marked(nova.api, *(cell.database for cell in nova.cells))
+    if marked:
+        raise NotReady(
+            reason=f"Nova's {marked[0]} database is marked: Kilonova has taken over this Nova. To copy again, go back "
+            "first: 'kilonova-manage adopt back'"
+        )
+    found = targets(nova, databases, cells)
+    numbers = {cell.id: cells.id_of(found[cell.name]) for cell in nova.cells}
     copied: Copied = {}
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(nova.api.read())
         sides = [
-            _CopySide('cell', cell.database, stack.enter_context(cell.database.read()), targets[cell.name], numbers)
+            CopySide('cell', cell.database, stack.enter_context(cell.database.read()), found[cell.name], numbers)
             for cell in nova.cells
         ]
         ended = {uuid for side in sides for uuid in questions.soft_deleted(side.source, side.connection)}
-        for side in (_CopySide('api', nova.api, api, databases.api(), numbers, ended), *sides):
+        for side in (CopySide('api', nova.api, api, databases.api(), numbers, ended), *sides):
             for table in reversed(side.tables):
                 copied[side.source.name, table] = _delete(side, table)
             for table in side.tables:
                 key = side.source.name, table
-                copied[key] += merge.rows(side.target, side.schema, table, _converted(side, table))
+                copied[key] += merge.rows(
+                    side.target,
+                    METADATA[side.schema].tables[table],
+                    merge.key_of(side.schema, table),
+                    _converted(side, table),
+                )
                 progress(_line(side.source.name, table, copied[key]))
     return copied
 
@@ -166,8 +183,12 @@ def running(nova: NovaCloud) -> list[str]:
     return found
 
 
-def _targets(nova: NovaCloud, databases: Databases, cells: CellDatabases) -> dict[str, Database]:
-    """Return {name of a cell of Nova: database of Kilonova's cell}. Raises NotReady."""
+def targets(nova: NovaCloud, databases: Databases, cells: CellDatabases, worked: bool = False) -> dict[str, Database]:
+    """Return {name of a cell of Nova: database of Kilonova's cell}.
+
+    Raises NotReady if a cell is missing, or if a database is not at its newest revision. Raises it also if daemons of
+    Kilonova have worked with a database, unless ``worked`` is True.
+    """
     _check_schema(databases.api(), 'api')
     known = {one.cell.uuid if one.cell.uuid == CELL0_UUID else one.cell.name: one for one in cells.databases()}
     found = {}
@@ -178,7 +199,7 @@ def _targets(nova: NovaCloud, databases: Databases, cells: CellDatabases) -> dic
         _check_schema(target, 'cell')
         found[cell.name] = target
     every: list[tuple[Database, Schema]] = [(databases.api(), 'api'), *((one, 'cell') for one in found.values())]
-    for database, schema in every:
+    for database, schema in () if worked else every:
         own = adoption.own_rows(database, schema)
         if own:
             raise NotReady(
@@ -208,22 +229,21 @@ def _check_schema(database: Database, schema: Schema) -> None:
 
 
 # --- reading and converting
-def _delete(side: _CopySide, table: str) -> Counts:
-    key = merge.key_of(side.schema, table)
+def _delete(side: CopySide, table: str) -> Counts:
+    key, ours = merge.key_of(side.schema, table), METADATA[side.schema].tables[table]
     if table == 'volume_usage_cache':
-        kept = {(row['id'],) for row in _usages(side)}
-        return merge.missing(side.target, side.schema, table, lambda keys: kept)
+        kept = {(row['id'],) for row in usages(side)}
+        return merge.missing(side.target, ours, key, lambda keys: kept)
     find = functools.partial(side.source.existing, side.connection, table, key)
     conditions = questions.copied(side.source, table)
-    return merge.missing(side.target, side.schema, table, lambda keys: find(keys, *conditions))
+    return merge.missing(side.target, ours, key, lambda keys: find(keys, *conditions))
 
 
-def _converted(side: _CopySide, table: str) -> Iterator[list[Row]]:
+def _converted(side: CopySide, table: str) -> Iterator[list[Row]]:
     """Yield the rows of a table of Nova as Kilonova stores them, in batches."""
     if table == 'volume_usage_cache':
-        yield _usages(side)
+        yield usages(side)
         return
-    convert = _CONVERSIONS.get(table)
     batches = side.source.batches(
         side.connection,
         table,
@@ -232,10 +252,19 @@ def _converted(side: _CopySide, table: str) -> Iterator[list[Row]]:
         key=merge.key_of(side.schema, table),
     )
     for batch in batches:
-        yield batch if convert is None else convert(side, batch)
+        yield converted(side, table, batch)
 
 
-def _with_objects(table: str, side: _CopySide, batch: list[Row]) -> list[Row]:
+def converted(side: CopySide, table: str, batch: list[Row]) -> list[Row]:
+    """Return some rows of a table of Nova as Kilonova stores them. Raises NotCopied for a row that can't be converted.
+
+    The rows of ``volume_usage_cache`` must be converted all at once, by ``usages``.
+    """
+    convert = _CONVERSIONS.get(table)
+    return batch if convert is None else convert(side, batch)
+
+
+def _with_objects(table: str, side: CopySide, batch: list[Row]) -> list[Row]:
     for row in batch:
         for column in objects.COLUMNS[table]:
             if row[column]:
@@ -248,7 +277,7 @@ def _with_objects(table: str, side: _CopySide, batch: list[Row]) -> list[Row]:
     return batch
 
 
-def _in_our_mappings(side: _CopySide, batch: list[Row]) -> list[Row]:
+def _in_our_mappings(side: CopySide, batch: list[Row]) -> list[Row]:
     """Say of servers that are soft-deleted that they are not deleted yet, as Nova says when it restores one."""
     for row in batch:
         if row['instance_uuid'] in side.soft_deleted:
@@ -256,7 +285,7 @@ def _in_our_mappings(side: _CopySide, batch: list[Row]) -> list[Row]:
     return _in_our_cells(side, batch)
 
 
-def _in_our_cells(side: _CopySide, batch: list[Row]) -> list[Row]:
+def _in_our_cells(side: CopySide, batch: list[Row]) -> list[Row]:
     """Replace the ids of Nova's cells by those of Kilonova's. Raises NotCopied for a cell that does not exist."""
     for row in batch:
         if row['cell_id'] is not None:
@@ -271,7 +300,7 @@ def _in_our_cells(side: _CopySide, batch: list[Row]) -> list[Row]:
     return batch
 
 
-def _with_nodes(prefix: str, host: str, node: str, side: _CopySide, batch: list[Row]) -> list[Row]:
+def _with_nodes(prefix: str, host: str, node: str, side: CopySide, batch: list[Row]) -> list[Row]:
     """Fill in the id of the node, which rows of old releases lack."""
     column = f'{prefix}compute_id'
     if any(row.get(column) is None and row[node] is not None for row in batch):
@@ -285,7 +314,7 @@ def _with_nodes(prefix: str, host: str, node: str, side: _CopySide, batch: list[
     return batch
 
 
-def _not_adopted(_side: _CopySide, batch: list[Row]) -> list[Row]:
+def _not_adopted(_side: CopySide, batch: list[Row]) -> list[Row]:
     """Mark the services of computes: their hosts still run nova-compute, and report nothing to Kilonova."""
     return [
         {**row, 'version': adoption.NOT_ADOPTED, 'last_seen_up': None, 'report_count': 0, 'updated_at': None}
@@ -295,12 +324,12 @@ def _not_adopted(_side: _CopySide, batch: list[Row]) -> list[Row]:
     ]
 
 
-def _without_times(_side: _CopySide, batch: list[Row]) -> list[Row]:
+def _without_times(_side: CopySide, batch: list[Row]) -> list[Row]:
     """Leave the times of tags empty: Nova does not know them, and the time of the copy would differ in each run."""
     return [{**row, 'created_at': None, 'updated_at': None} for row in batch]
 
 
-def _with_tags_of_interfaces(side: _CopySide, batch: list[Row]) -> list[Row]:
+def _with_tags_of_interfaces(side: CopySide, batch: list[Row]) -> list[Row]:
     """Add to each interface of the info caches its tag, which Nova has in a table of its own."""
     ids = [row['instance_uuid'] for row in batch]
     tags = questions.interface_tags(side.source, side.connection, ids)
@@ -315,7 +344,7 @@ def _with_tags_of_interfaces(side: _CopySide, batch: list[Row]) -> list[Row]:
     return batch
 
 
-def _with_volumes(side: _CopySide, batch: list[Row]) -> list[Row]:
+def _with_volumes(side: CopySide, batch: list[Row]) -> list[Row]:
     """Say in the connection of each attached volume which host has it."""
     hosts = questions.hosts_of(side.source, side.connection, [row['instance_uuid'] for row in batch])
     for row in batch:
@@ -345,7 +374,7 @@ def _connection(row: Mapping[str, Any], host: str | None) -> dict[str, Any]:
     return {**stored, 'attached_to': host, 'hosts': {host: known}}
 
 
-def _usages(side: _CopySide) -> list[Row]:
+def usages(side: CopySide) -> list[Row]:
     """Return one row with usage counters for each volume of each existing server.
 
     Nova adds a new row each time a volume is attached to the same server again. This function returns only the newest
@@ -368,7 +397,7 @@ def _usages(side: _CopySide) -> list[Row]:
     return sorted(found.values(), key=lambda row: row['id'])
 
 
-_CONVERSIONS: Mapping[str, Callable[[_CopySide, list[Row]], list[Row]]] = {
+_CONVERSIONS: Mapping[str, Callable[[CopySide, list[Row]], list[Row]]] = {
     'request_specs': functools.partial(_with_objects, 'request_specs'),
     'instance_extra': functools.partial(_with_objects, 'instance_extra'),
     'host_mappings': _in_our_cells,

@@ -1,6 +1,7 @@
-"""Convert the versioned objects in Nova's rows to the versions that Kilonova reads.
+"""Convert the versioned objects in Nova's rows to the versions that Kilonova reads, and back.
 
     objects.convert(json.loads(text))        # the same with versions and fields of Kilonova; raises NotConvertible
+    objects.give_back(json.loads(text), '34')  # with versions that this release of Nova reads
 
 Objects of Kilonova's version or of an older version keep their version. An object of a newer version is converted only
 if ``NEWER`` has this version. A field that Kilonova does not know must be empty. If it is not empty, an error names the
@@ -42,6 +43,14 @@ COLUMNS: Mapping[str, Sequence[str]] = {
 # These versions of Nova are newer than Kilonova's version of the object. They differ only by added fields.
 # An added field of these versions must be empty. ``_fields`` checks this.
 NEWER: Mapping[str, int] = {'ImageMetaProps': 44}
+# OLDER is a dict from object name to {release of Nova: minor version that it reads}, for the objects whose version is
+# newer here than in one of the releases 27 to 34. A release that is missing reads Kilonova's version. Fields that a
+# release does not know are ignored by it.
+OLDER: Mapping[str, Mapping[str, int]] = {
+    'ImageMetaProps': {'27': 34, '28': 34, '29 and 30': 37, '31 to 33': 39},
+    'PciDevice': dict.fromkeys(('27', '28', '29 and 30', '31 to 33', '34'), 7),
+    'RequestSpec': {'27': 14, '28': 14},
+}
 # Since version PCPUSET_SINCE, a NUMA cell of a guest has its dedicated CPUs in ``pcpuset``.
 # Before version PCPUSET_SINCE, a NUMA cell had its dedicated CPUs in ``cpuset``.
 PCPUSET_SINCE = (1, 5)
@@ -59,6 +68,24 @@ def convert(value: Any) -> Any:
     The value itself is not changed. The lists of changed fields, which have no meaning in a row, are left out.
     """
     return _convert(value, '', 0)
+
+
+def give_back(value: Any, release: str) -> Any:
+    """Return the JSON value with each object in it in a version that a release of Nova reads.
+
+    ``release`` is one of the values of ``source.REVISIONS['cell']``. The value itself is not changed.
+    """
+    if isinstance(value, list):
+        return [give_back(item, release) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: give_back(item, release) for key, item in value.items()}
+    if VERSION in found:
+        older = OLDER.get(found.get(NAME, ''), {}).get(release)
+        major, minor = _numbers(found[VERSION], str(found.get(NAME)))
+        if older is not None and minor > older:
+            found[VERSION] = f'{major}.{older}'
+    return found
 
 
 def _convert(value: Any, where: str, depth: int) -> Any:

@@ -127,9 +127,10 @@ class ApiPart:
         from oslo_log import log as logging
 
         from kilonova import serving
-        from kilonova.cmd.daemon import caps, sockets
+        from kilonova.cmd.daemon import caps, sockets, takeover
 
         log = logging.getLogger('kilonova.api.wsgi.server')
+        takeover.refuse_two_clouds(self._conf, self.cells)
         caps.refuse_old_computes(self._conf, self.cells)
         for name, address in listens(self._conf).items():
             listener = sockets.listen(name, address)

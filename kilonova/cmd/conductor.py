@@ -100,11 +100,14 @@ class ConductorPart:
 
     def start(self) -> None:
         """Start to answer calls, then report that the service is up."""
-        from kilonova.cmd.daemon import caps, database_parts
+        from kilonova.cmd.daemon import caps, database_parts, takeover
 
         database_parts.await_all(self._databases, self._stopping)
         if not self._stopping.is_set():
+            takeover.refuse_two_clouds(self._conf, self._cells)
             caps.refuse_old_computes(self._conf, self._cells)
+            if self._conf.adoption.nova_config:
+                self.timers.every(takeover.PERIOD, lambda: takeover.log_running_nova(self._conf), 'running_nova')
             self._manager.start()
             self._record.start()
 

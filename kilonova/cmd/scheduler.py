@@ -77,11 +77,12 @@ class SchedulerPart:
 
     def start(self) -> None:
         """Start to answer calls, then report that the service is up."""
-        from kilonova.cmd.daemon import caps, database_parts
+        from kilonova.cmd.daemon import caps, database_parts, takeover
 
         database_parts.await_all(self._databases, self._stopping)
         if self._stopping.is_set():
             return
+        takeover.refuse_two_clouds(self._conf, self._cells)
         caps.refuse_old_computes(self._conf, self._cells)
         self._manager.start()
         self._server.start()

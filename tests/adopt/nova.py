@@ -20,6 +20,8 @@ from typing import Any
 RECORDED = pathlib.Path(__file__).parent / 'recorded'
 CELL0 = '00000000-0000-0000-0000-000000000000'
 PROJECT = 'f0e1d2c3b4a5968778695a4b3c2d1e0f'
+# The host of the servers in cell1.
+HOST = 'cell1-host'
 # Text values of the columns that may not be NULL and have no default.
 _TEXTS = {
     'cpu_info': '{}',
@@ -213,6 +215,52 @@ class Nova:
             return [dict(row) for row in connection.execute(f'SELECT * FROM {table} ORDER BY 1')]
         finally:
             connection.close()
+
+
+def fill(nova: Nova) -> dict[str, str]:
+    """Add one of everything, and return the uuids of servers by what they are."""
+    found = {
+        'plain': nova.server(),
+        'failed': nova.server('cell0', vm_state='error', compute_id=None),
+        'deleted': nova.server(deleted=7, vm_state='deleted', spec=None),
+    }
+    plain = found['plain']
+    number = nova.add('api', 'flavors', name='small', flavorid='1', memory_mb=512, vcpus=1, root_gb=1)
+    nova.add('api', 'flavor_extra_specs', flavor_id=number, key='pci_passthrough:alias', value='h100:2')
+    nova.add('api', 'flavor_projects', flavor_id=number, project_id='p')
+    number = nova.add('api', 'aggregates', uuid=str(uuids.uuid4()), name='zone')
+    nova.add('api', 'aggregate_hosts', host=HOST, aggregate_id=number)
+    nova.add('api', 'aggregate_metadata', aggregate_id=number, key='availability_zone', value='fast')
+    number = nova.add('api', 'instance_groups', uuid=str(uuids.uuid4()), name='apart', user_id='u', project_id='p')
+    nova.add('api', 'instance_group_policy', group_id=number, policy='anti-affinity')
+    nova.add('api', 'instance_group_member', group_id=number, instance_uuid=plain)
+    nova.add('api', 'key_pairs', name='Key', user_id='u', type='ssh', public_key='ssh-ed25519 AAAA')
+    nova.add('api', 'quotas', project_id='p', resource='cores', hard_limit=8)
+    nova.add('api', 'project_user_quotas', project_id='p', user_id='u', resource='cores', hard_limit=4)
+    nova.add('api', 'quota_classes', class_name='default', resource='cores', hard_limit=20)
+    nova.add('cell1', 'services', uuid='c', host='ctl', binary='nova-conductor', topic='conductor', version=74)
+    nova.add(
+        'cell1',
+        'pci_devices',
+        uuid=str(uuids.uuid4()),
+        compute_node_id=nova.nodes['cell1'],
+        address='0000:08:00.0',
+        status='allocated',
+        instance_uuid=plain,
+        extra_info={'rp_uuid': 'a'},
+    )
+    nova.add('cell1', 'instance_metadata', instance_uuid=plain, key='k', value='v')
+    nova.add('cell1', 'instance_system_metadata', instance_uuid=plain, key='image_hw_disk_bus', value='virtio')
+    nova.add('cell1', 'instance_faults', instance_uuid=plain, code=500, message='ü', details='…')
+    action = nova.add('cell1', 'instance_actions', instance_uuid=plain, action='create', request_id='req-1')
+    nova.add('cell1', 'instance_actions_events', action_id=action, event='compute__do_build_and_run_instance')
+    nova.add('cell1', 'migrations', uuid=str(uuids.uuid4()), instance_uuid=plain, status='confirmed')
+    for tag in ('b', 'a', 'B'):
+        nova.add('cell1', 'tags', resource_id=plain, tag=tag)
+    nova.add('cell1', 'task_log', task_name='audit', state='DONE', host=HOST, message='m')
+    nova.add('cell1', 'volume_usage_cache', volume_id='v1', instance_uuid=plain, tot_reads=1)
+    nova.add('cell1', 'block_device_mapping', uuid='d1', instance_uuid=plain, destination_type='local')
+    return found
 
 
 def recorded(directory: pathlib.Path, name: str = 'nova-34') -> pathlib.Path:

@@ -1,14 +1,14 @@
-"""``adopt check`` and ``adopt copy`` with Nova's and Kilonova's databases on MariaDB and on PostgreSQL."""
+"""``adopt check``, ``copy``, ``begin`` and ``back`` with the databases of both clouds on MariaDB and on PostgreSQL."""
 
 from __future__ import annotations
 
 import pytest
 import sqlalchemy as sa
 
-from kilonova.adopt import check, cloud, copy
+from kilonova.adopt import back, begin, check, cloud, copy
 from kilonova.cmd import options
 from kilonova.db import engine, migration
-from kilonova.db.nova import source
+from kilonova.db.nova import mark, source
 from kilonova.db.nova.merge import Counts
 from kilonova.db.queries import cells as cell_queries
 from tests.adopt import on_server
@@ -72,6 +72,57 @@ def test_a_nova_is_checked_and_copied(server, tmp_path):
         copied = connection.exec_driver_sql('SELECT max(id) FROM key_pairs').scalar_one()
         connection.exec_driver_sql("INSERT INTO key_pairs (name, user_id, type) VALUES ('new', 'u', 'ssh')")
         assert connection.exec_driver_sql("SELECT id FROM key_pairs WHERE name = 'new'").scalar_one() > copied
+    ours.dispose()
+
+
+def test_a_nova_is_taken_over_and_given_back(server, tmp_path):
+    nova = Nova(tmp_path / 'nova')
+    uuid = nova.server(created_at='2026-01-02 03:04:05.000000', updated_at='2026-01-02 03:04:06.000000')
+    nova.add('api', 'key_pairs', name='Key', user_id='u', type='ssh', public_key='AAAA')
+    nova.add('api', 'flavors', name='small', flavorid='1', memory_mb=512, vcpus=1, root_gb=1)
+    url = on_server.move(nova, server, 'round')
+    ours = make(server, 'round_ours')
+    cells = cell_queries.CellDatabases(ours)
+    if server.dialect == 'mysql':
+        made = sa.create_engine(url('api'))
+        with made.begin() as connection:
+            connection.exec_driver_sql('ALTER TABLE flavors CONVERT TO CHARACTER SET utf8mb3')
+        made.dispose()
+    before = [checksum(url(name)) for name in ('api', 'cell0', 'cell1')]
+    with cloud.opened([nova.conf], options.new, writable=True) as opened:
+        copy.run(opened, ours, cells)
+        begin.run(opened, ours, cells)
+        assert begin.marked(opened) == ['api', 'cell0', 'cell1']
+        assert [checksum(url(name)) for name in ('api', 'cell1')] != [before[0], before[2]]
+        assert back.run(back.plan(opened, ours, cells))['api', 'key_pairs'] == Counts()
+    assert [checksum(url(name)) for name in ('api', 'cell0', 'cell1')] == before
+    with ours.api().write() as connection:
+        connection.exec_driver_sql("UPDATE adoptions SET state = 'begun'")
+        connection.exec_driver_sql("INSERT INTO key_pairs (name, user_id, type) VALUES ('new', 'u', 'ssh')")
+        connection.exec_driver_sql("UPDATE flavors SET name = '\U0001f680'")
+    with ours.main().write() as connection:
+        changed = "UPDATE instances SET vm_state = 'stopped', updated_at = '2026-11-01 10:00:00.500000'"
+        connection.exec_driver_sql(changed)
+        connection.exec_driver_sql(f"INSERT INTO tags (resource_id, tag) VALUES ('{uuid}', 'new')")
+    with cloud.opened([nova.conf], options.new, writable=True) as opened:
+        mark.put(opened.api)
+        if server.dialect == 'mysql':
+            (found,) = back.plan(opened, ours, cells).obstacles
+            assert 'name has a character that the character set of Nova lacks' in found
+        with ours.api().write() as connection:
+            connection.exec_driver_sql("UPDATE flavors SET name = 'big'")
+        done = back.run(back.plan(opened, ours, cells))
+        assert {key: counts for key, counts in done.items() if counts != Counts()} == {
+            ('api', 'key_pairs'): Counts(inserted=1),
+            ('api', 'flavors'): Counts(changed=1),
+            ('cell1', 'instances'): Counts(changed=1),
+            ('cell1', 'tags'): Counts(inserted=1),
+        }
+        again = back.plan(opened, ours, cells) if begin.marked(opened) else None
+        assert again is None
+    with cloud.opened([nova.conf], options.new) as opened, opened.cells[1].database.read() as connection:
+        (row,) = connection.exec_driver_sql('SELECT vm_state, updated_at FROM instances').all()
+        assert row[0] == 'stopped' and str(row[1]).startswith('2026-11-01 10:00:00')
     ours.dispose()
 
 

@@ -36,6 +36,7 @@ from tests.mutants.trees import MEMORY
 PACKAGES = {name: f'kilonova/{name}' for name in ('states.py', 'pci', 'scheduler', 'compute', 'conductor')}
 TESTS = (
     'tests/unit/test_states.py',
+    'tests/unit/test_release_before.py',
     *(f'tests/unit/{name}' for name in ('pci', 'scheduler', 'compute', 'conductor', 'objects', 'rpc', 'db')),
     'tests/functional',
     'tests/flows',

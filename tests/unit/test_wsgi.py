@@ -10,7 +10,7 @@ import pytest
 
 from kilonova import wsgi
 from kilonova.cmd import api, options
-from kilonova.cmd.daemon import caps
+from kilonova.cmd.daemon import caps, takeover
 
 
 def request(application):
@@ -76,6 +76,7 @@ def test_the_application_is_the_daemons(monkeypatch, tmp_path):
     chosen = []
     monkeypatch.setattr(wsgi.concurrency, 'setup', chosen.append)
     monkeypatch.setattr(options, 'setup_logging', lambda conf: None)
+    monkeypatch.setattr(takeover, 'refuse_two_clouds', lambda conf, cells: chosen.append(cells))
     monkeypatch.setattr(caps, 'refuse_old_computes', lambda conf, cells: chosen.append(cells))
 
     class Part:
@@ -89,7 +90,7 @@ def test_the_application_is_the_daemons(monkeypatch, tmp_path):
     path = tmp_path / 'k.conf'
     path.write_text('[DEFAULT]\nhost = ctl7\n')
     assert wsgi.build({'KILONOVA_CONFIG_FILES': str(path)}) == 'app'
-    assert chosen == ['threading', 'ctl7', 'cells']
+    assert chosen == ['threading', 'ctl7', 'cells', 'cells']
     with pytest.raises(SystemExit, match='kilonova-api'):
         wsgi.build({'KILONOVA_CONFIG_FILES': str(tmp_path / 'missing.conf')})
 

@@ -123,6 +123,60 @@ def copy(cloud: Cloud, args: argparse.Namespace) -> int:
     return 0
 
 
+def begin(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Mark Nova's databases, so that Nova does not start any more, and let Kilonova's controllers start.
+
+    It needs a last copy after which Nova has not changed. Nothing else is written into Nova's databases. Exit code 1:
+    nothing was marked.
+    """
+    from kilonova import errors
+    from kilonova.adopt import begin as adopt
+    from kilonova.adopt import cloud as nova_cloud
+    from kilonova.cmd import options
+
+    try:
+        with nova_cloud.opened([Path(name) for name in args.nova_conf], options.new, writable=True) as nova:
+            adopt.run(nova, cloud.databases, cloud.cells)
+            print(f"Nova's databases are marked: {', '.join(adopt.marked(nova))}. Start Kilonova's controllers now.")
+    except (errors.Invalid, errors.Unavailable) as error:
+        print(error)
+        return 1
+    return 0
+
+
+def back(cloud: Cloud, args: argparse.Namespace) -> int:
+    """Write what has changed since the takeover into Nova's databases, so that Nova can start again.
+
+    All daemons of Kilonova must be stopped. With --check nothing is written. Exit code 1: something stands in the way,
+    and nothing was written, or a database does not answer: then repeat the command.
+    """
+    from kilonova import errors
+    from kilonova.adopt import back as adopt
+    from kilonova.adopt import cloud as nova_cloud
+    from kilonova.cmd import options
+    from kilonova.db.nova.merge import Counts
+
+    try:
+        with nova_cloud.opened([Path(name) for name in args.nova_conf], options.new, writable=True) as nova:
+            plan = adopt.plan(nova, cloud.databases, cloud.cells, args.most)
+            _section('In the way:', plan.obstacles)
+            if plan.obstacles:
+                print('\nNothing was written.')
+                return 1
+            _section('Stays with Kilonova:', [f'{number} {words}' for words, number in plan.staying.items()])
+            counts = plan.counts if args.check else adopt.run(plan, print)
+    except (errors.Invalid, errors.Unavailable) as error:
+        print(error)
+        return 1
+    total = sum(counts.values(), Counts())
+    what = f'{total.inserted} rows new, {total.changed} changed, {total.deleted} deleted'
+    if args.check:
+        print(f'\nNothing was written. In Nova there would be: {what}.')
+    else:
+        print(f"\n{what}. Nova's databases have no mark any more: give the hosts back, and start Nova's controllers.")
+    return 0
+
+
 def record(cloud: Cloud, args: argparse.Namespace) -> int:
     """Record the answers of a compute API to all GET requests of an administrator and of a member, for adopt verify.
 
@@ -361,6 +415,16 @@ ADOPT = {
                 '--last', action='store_true', help="the last copy: Nova's API is closed, and nothing may be in the way"
             ),
             ACCEPT,
+            MOST,
+        ),
+        takes_long=True,
+    ),
+    'begin': Command(begin, (NOVA_CONF,), takes_long=True),
+    'back': Command(
+        back,
+        (
+            NOVA_CONF,
+            argument('--check', action='store_true', help='write nothing; say what would be written'),
             MOST,
         ),
         takes_long=True,

@@ -337,3 +337,18 @@ class SchedulerDecision(Base):
     created_at = mapped_column(DateTime, default=utcnow)
     chosen = mapped_column(sa.String(255))
     body = mapped_column(MediumText)
+
+
+class Adoption(Timestamps, Base):
+    """The takeover of a Nova, or its way back. The table has at most one row, with the id 1.
+
+    ``state`` is one of ``queries.adoption.AdoptionState``. ``nova`` is a JSON object {name of a database of Nova:
+    {table: highest id when the takeover began}}.
+    """
+
+    __tablename__ = 'adoptions'
+    __table_args__ = (TABLE_OPTIONS,)
+
+    id = mapped_column(sa.Integer, primary_key=True)
+    state = mapped_column(sa.String(16), nullable=False)
+    nova = mapped_column(MediumText, nullable=False)

@@ -1,7 +1,8 @@
-"""Make a table of Kilonova equal to what a table of Nova says, in batches.
+"""Make a table of one cloud equal to what a table of the other cloud says, in batches.
 
-    counts = merge.missing(target, 'cell', 'instances', existing)  # deletes rows whose keys ``existing`` leaves out
-    counts = merge.rows(target, 'cell', 'instances', batches)      # inserts and updates
+    table = METADATA['cell'].tables['instances']
+    counts = merge.missing(target, table, ('id',), existing)  # deletes rows whose keys ``existing`` leaves out
+    counts = merge.rows(target, table, ('id',), batches)      # inserts and updates
 
 Each batch is one transaction, and writes only what differs. So a run that is interrupted can simply be started again,
 and a run that has nothing to do writes nothing.
@@ -10,17 +11,29 @@ and a run that has nothing to do writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from kilonova.db.engine import Connection, Database
+from kilonova.db.engine import Connection
 from kilonova.db.migration import METADATA, Schema
 from kilonova.db.nova.source import BATCH
 from kilonova.db.rows import Row
 
 Key = tuple[Any, ...]
+
+
+class Target(Protocol):
+    """A database that gets rows: one of Kilonova's, or a writable one of Nova's."""
+
+    @property
+    def dialect(self) -> str:
+        """The name of the database software, such as 'postgresql'."""
+
+    def write(self) -> AbstractContextManager[sa.Connection]:
+        """Open a transaction that may write."""
 
 
 @dataclass
@@ -51,13 +64,13 @@ def key_of(schema: Schema, table: str) -> tuple[str, ...]:
     return tuple(column.name for column in METADATA[schema].tables[table].primary_key)
 
 
-def rows(target: Database, schema: Schema, name: str, batches: Iterable[Sequence[Row]]) -> Counts:
+def rows(target: Target, table: sa.Table, names: Sequence[str], batches: Iterable[Sequence[Row]]) -> Counts:
     """Insert and update rows, so that the table has all rows of the batches. Further rows of the table stay.
 
-    All rows of a batch have the same columns; the other columns of a new row get their default values.
+    ``names`` are the columns of the primary key. All rows of a batch have the same columns; the other columns of a new
+    row get their default values.
     """
-    table, counts = METADATA[schema].tables[name], Counts()
-    names = key_of(schema, name)
+    counts = Counts()
     for batch in batches:
         if not batch:
             continue
@@ -68,20 +81,24 @@ def rows(target: Database, schema: Schema, name: str, batches: Iterable[Sequence
             known = {tuple(row[column] for column in names): dict(row) for row in found}
             counts += _write(connection, table, names, batch, known)
     if counts.inserted:
-        _set_sequence(target, table, names)
+        set_sequence(target, table, names)
     return counts
 
 
 def missing(
-    target: Database, schema: Schema, name: str, existing: Callable[[Sequence[Key]], Collection[Key]]
+    target: Target,
+    table: sa.Table,
+    names: Sequence[str],
+    existing: Callable[[Sequence[Key]], Collection[Key]],
+    *where: sa.ColumnElement[bool],
 ) -> Counts:
-    """Delete the rows that Nova does not have any more.
+    """Delete the rows that the other cloud does not have any more.
 
-    ``existing`` returns those of some keys that Nova has.
+    ``names`` are the columns of the primary key. ``existing`` returns those of some keys that the other cloud has. If
+    conditions are given, rows that do not meet them stay.
     """
-    table, names = METADATA[schema].tables[name], key_of(schema, name)
     order, counts = [table.c[column] for column in names], Counts()
-    query = page = sa.select(*order).order_by(*order).limit(BATCH)
+    query = page = sa.select(*order).where(*where).order_by(*order).limit(BATCH)
     while True:
         with target.write() as connection:
             keys = [tuple(row) for row in connection.execute(page)]
@@ -93,6 +110,18 @@ def missing(
             return counts
         last = keys[-1]
         page = query.where(order[0] > last[0] if len(order) == 1 else sa.tuple_(*order) > sa.tuple_(*last))
+
+
+def insert(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    """Insert rows, which all have the same columns."""
+    if rows:
+        connection.execute(sa.insert(table), rows)
+
+
+def delete(connection: Connection, table: sa.Table, names: Sequence[str], keys: Sequence[Key]) -> None:
+    """Delete the rows with these keys. ``names`` are the columns of the primary key."""
+    if keys:
+        connection.execute(sa.delete(table).where(among(table, names, keys)))
 
 
 def among(table: sa.Table, names: Sequence[str], keys: Sequence[Key]) -> sa.ColumnElement[bool]:
@@ -111,27 +140,32 @@ def _write(
             new.append(row)
         elif before != row:
             changed.append(row)
-    if changed:
-        # Every column is set, also updated_at, which would otherwise become the present time.
-        matches = [table.c[column] == sa.bindparam(f'key_{column}') for column in names]
-        others = [column for column in batch[0] if column not in names]
-        statement = (
-            sa.update(table).where(*matches).values({column: sa.bindparam(f'new_{column}') for column in others})
-        )
-        connection.execute(
-            statement,
-            [
-                {f'key_{column}': row[column] for column in names} | {f'new_{column}': row[column] for column in others}
-                for row in changed
-            ],
-        )
-    if new:
-        connection.execute(sa.insert(table), new)
+    change(connection, table, names, changed)
+    insert(connection, table, new)
     return Counts(len(new), len(changed), 0, len(batch) - len(new) - len(changed))
 
 
-def _set_sequence(target: Database, table: sa.Table, names: Sequence[str]) -> None:
-    """Let PostgreSQL number new rows behind the copied ones. Other databases do so by themselves."""
+def change(connection: Connection, table: sa.Table, names: Sequence[str], rows: Sequence[Row]) -> None:
+    """Update rows of a table to these values. ``names`` are the columns of the primary key.
+
+    Every column is set, also updated_at, which would otherwise become the present time.
+    """
+    if not rows:
+        return
+    matches = [table.c[column] == sa.bindparam(f'key_{column}') for column in names]
+    others = [column for column in rows[0] if column not in names]
+    statement = sa.update(table).where(*matches).values({column: sa.bindparam(f'new_{column}') for column in others})
+    connection.execute(
+        statement,
+        [
+            {f'key_{column}': row[column] for column in names} | {f'new_{column}': row[column] for column in others}
+            for row in rows
+        ],
+    )
+
+
+def set_sequence(target: Target, table: sa.Table, names: Sequence[str]) -> None:
+    """Let PostgreSQL number new rows behind the written ones. Other databases do so by themselves."""
     if target.dialect != 'postgresql' or names != ('id',):
         return
     with target.write() as connection:

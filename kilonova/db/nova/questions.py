@@ -5,14 +5,15 @@ Each function takes a database that is open and a connection of its ``read``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from kilonova.db.clock import db_age
 from kilonova.db.engine import Connection
-from kilonova.db.migration import METADATA
-from kilonova.db.nova.source import NovaDatabase
+from kilonova.db.migration import METADATA, Schema
+from kilonova.db.nova.source import BATCH, NovaDatabase
 from kilonova.db.rows import Row
 from kilonova.states import VmState
 
@@ -20,6 +21,10 @@ from kilonova.states import VmState
 ENDED = ('confirmed', 'reverted', 'error', 'failed', 'completed', 'cancelled', 'done')
 COMPUTE = 'nova-compute'
 CONTROLLERS = ('nova-conductor', 'nova-scheduler')
+# Tables whose copies have other rows, or other times, than Nova's.
+NOT_COMPARED = ('services', 'volume_usage_cache', 'tags')
+
+Fingerprints = dict[str, list[Any]]
 
 
 def servers_by_state(cell: NovaDatabase, connection: Connection) -> dict[str, int]:
@@ -190,4 +195,52 @@ def interface_tags(cell: NovaDatabase, connection: Connection, servers: Collecti
         )
         for server, port, tag in connection.execute(query):
             found.setdefault(server, {})[port] = tag
+    return found
+
+
+# --- for the takeover and the way back
+def fingerprints(database: NovaDatabase | Schema, connection: Connection, tables: Sequence[str]) -> Fingerprints:
+    """Return {table: [number of rows, highest id, time of the last change]}. Tables without a part have None there.
+
+    ``database`` is one of Nova, or the schema of one of Kilonova. The result for a copy is equal to that for Nova's
+    table, and differs after a change of either.
+    """
+    found: Fingerprints = {}
+    for name in tables:
+        if name in NOT_COMPARED:
+            continue
+        table = METADATA[database].tables[name] if isinstance(database, str) else database.table(name)
+        parts = [sa.func.max(table.c[column]) if column in table.c else sa.null() for column in ('id', 'updated_at')]
+        number, highest, changed = connection.execute(sa.select(sa.func.count(), *parts).select_from(table)).one()
+        found[name] = [number, highest, None if changed is None else str(changed)]
+    return found
+
+
+def live_keys(database: NovaDatabase, table: str, names: Sequence[str], soft: bool) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the keys of the rows that would be copied, in lists. ``names`` are the columns of the primary key.
+
+    If ``soft`` is True, rows that are marked as deleted are left out. Each list is read in a transaction of its own, so
+    rows may be changed in between.
+    """
+    source = database.table(table)
+    order = [source.c[name] for name in names]
+    conditions = [*copied(database, table), *([source.c.deleted == 0] if soft else [])]
+    query = page = sa.select(*order).where(*conditions).order_by(*order).limit(BATCH)
+    while True:
+        with database.read() as connection:
+            keys = [tuple(row) for row in connection.execute(page)]
+        if keys:
+            yield keys
+        if len(keys) < BATCH:
+            return
+        page = query.where(order[0] > keys[-1][0] if len(order) == 1 else sa.tuple_(*order) > sa.tuple_(*keys[-1]))
+
+
+def usage_ids(database: NovaDatabase, connection: Connection) -> dict[tuple[str, str], list[int]]:
+    """Return {(volume, server): ids of the rows with their counters}, the oldest first."""
+    table = database.table('volume_usage_cache')
+    found: dict[tuple[str, str], list[int]] = {}
+    query = sa.select(table.c.id, table.c.volume_id, table.c.instance_uuid).order_by(table.c.id)
+    for row in connection.execute(query):
+        found.setdefault((row.volume_id, row.instance_uuid), []).append(row.id)
     return found

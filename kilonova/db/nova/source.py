@@ -1,4 +1,4 @@
-"""Open the databases of a running Nova, read-only, and read their tables in batches.
+"""Open the databases of a Nova and read their tables in batches. They are read-only unless ``writable`` is set.
 
     with NovaDatabase(url, 'cell', 'cell1') as database, database.read() as connection:
         for rows in database.batches(connection, 'instances', deleted=False):
@@ -44,6 +44,8 @@ ONLY_NOVA: Mapping[Schema, Mapping[str, Sequence[str]]] = {
 }
 # Columns of Nova that Kilonova's tables lack, by table.
 ONLY_NOVA_COLUMNS: Mapping[str, Sequence[str]] = {'instance_extra': ('vpmems',)}
+# Character sets of MySQL that lack the characters outside of the Basic Multilingual Plane.
+NARROW = ('utf8', 'utf8mb3', 'latin1')
 # Rows of a batch.
 BATCH = 500
 # Seconds to wait for a server that does not answer.
@@ -63,23 +65,25 @@ class NovaUnknown(errors.Invalid):
 
 
 class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
-    """A database of Nova, which is only read.
+    """A database of Nova. It is only read, unless ``writable`` is True.
 
     ``schema`` is 'api' or 'cell'. ``name`` is 'api', or the name of the cell. ``open`` must be called before anything
     else; a ``with`` block does so.
     """
 
-    def __init__(self, url: str, schema: Schema, name: str) -> None:
+    def __init__(self, url: str, schema: Schema, name: str, writable: bool = False) -> None:
         access.check()
-        self.schema, self.name = schema, name
+        self.schema, self.name, self._writable = schema, name, writable
         self.revision = self.release = ''
         self._tables: dict[str, sa.Table] = {}
+        self._lengths: dict[tuple[str, str], int] = {}
+        self._narrow: set[tuple[str, str]] = set()
         try:
             parsed = _with_driver(sa.make_url(url))
         except (sa.exc.ArgumentError, ValueError):
             raise NovaUnknown(name=name, url='its URL', reason='this is not the URL of a database') from None
         self.url = parsed.render_as_string(hide_password=True)
-        self._backend = parsed.get_backend_name()
+        self.dialect = parsed.get_backend_name()
         self._engine = self._create(parsed)
 
     def __repr__(self) -> str:
@@ -115,7 +119,14 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
             self.release = REVISIONS[self.schema][self.revision]
             for name, columns in self._wanted().items():
                 if name in existing:
-                    self._tables[name] = _reflected(inspector, name, columns)
+                    kinds = {column['name']: column['type'] for column in inspector.get_columns(name)}
+                    self._tables[name] = _reflected(name, columns, kinds)
+                    self._lengths |= {
+                        (name, column): kind.length
+                        for column, kind in kinds.items()
+                        if isinstance(kind, sa.String) and kind.length
+                    }
+                    self._narrow |= _narrow(inspector, name, kinds)
 
     @contextlib.contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -131,6 +142,28 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
             if failures.database_of(error) is not self:
                 raise
             raise NovaUnreadable(name=self.name, url=self.url, reason=explain.reason(error)) from error
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """Open a transaction that may write. It is committed at the end of the block, or rolled back after an error.
+
+        Raises NovaUnreadable if the database does not answer, or refuses to write.
+        """
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except sa.exc.SQLAlchemyError as error:
+            if failures.database_of(error) is not self:
+                raise
+            raise NovaUnreadable(name=self.name, url=self.url, reason=explain.reason(error)) from error
+
+    def length(self, table: str, column: str) -> int | None:
+        """Return the maximum number of characters of a column, or None if it has no maximum."""
+        return self._lengths.get((table, column))
+
+    def is_narrow(self, table: str, column: str) -> bool:
+        """Return whether a column of MySQL can only store characters of the Basic Multilingual Plane of Unicode."""
+        return (table, column) in self._narrow
 
     def has(self, table: str, column: str | None = None) -> bool:
         """Return whether this release of Nova has the table, or the column of the table."""
@@ -230,6 +263,24 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         condition = columns[0].in_([one[0] for one in keys]) if len(key) == 1 else sa.tuple_(*columns).in_(keys)
         return {tuple(row) for row in connection.execute(sa.select(*columns).where(condition, *where))}
 
+    def by_key(
+        self,
+        connection: sa.Connection,
+        table: str,
+        key: Sequence[str],
+        keys: Sequence[tuple[Any, ...]],
+        columns: Sequence[str],
+    ) -> dict[tuple[Any, ...], Row]:
+        """Return {key: row} of the rows with these keys. ``key`` has the names of the keys' columns."""
+        if not keys:
+            return {}
+        source = self.table(table)
+        of_key = [source.c[name] for name in key]
+        condition = of_key[0].in_([one[0] for one in keys]) if len(key) == 1 else sa.tuple_(*of_key).in_(keys)
+        query = sa.select(*(source.c[name] for name in columns)).where(condition)
+        rows = [dict(row) for row in connection.execute(query).mappings()]
+        return {tuple(row[name] for name in key): row for row in rows}
+
     # --- how it is opened
     def _wanted(self) -> dict[str, Sequence[str]]:
         """Return {table: columns} of what is read where it exists."""
@@ -249,11 +300,12 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
 
     def _create(self, url: sa.URL) -> sa.Engine:
         arguments: dict[str, Any] = {}
-        if self._backend == 'sqlite':
+        if self.dialect == 'sqlite':
             path = pathlib.Path(url.database or '')
             if not path.is_file():
                 raise NovaUnreadable(name=self.name, url=self.url, reason='there is no such file')
-            url = sa.make_url(f'sqlite:///file:{urllib.parse.quote(str(path.absolute()))}?mode=ro&uri=true')
+            mode = 'rw' if self._writable else 'ro'
+            url = sa.make_url(f'sqlite:///file:{urllib.parse.quote(str(path.absolute()))}?mode={mode}&uri=true')
         else:
             arguments['isolation_level'] = 'REPEATABLE READ'
             arguments['connect_args'] = {'connect_timeout': CONNECT_TIMEOUT}
@@ -266,18 +318,21 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
                 reason=f'there is no driver {url.drivername!r} ({error}); sqlite, mysql+pymysql and '
                 'postgresql+psycopg2 are supported',
             ) from None
-        event.listen(engine, 'connect', self._only_read)
+        event.listen(engine, 'connect', self._prepare)
         event.listen(engine, 'handle_error', lambda context: failures.note_database(context, self))
-        if self._backend == 'sqlite':
+        if self.dialect == 'sqlite':
             event.listen(engine, 'begin', lambda connection: connection.exec_driver_sql('BEGIN'))
         return engine
 
-    def _only_read(self, connection: Any, _record: pool.ConnectionPoolEntry) -> None:
+    def _prepare(self, connection: Any, _record: pool.ConnectionPoolEntry) -> None:
         with contextlib.closing(connection.cursor()) as cursor:
-            if self._backend == 'sqlite':
+            if self.dialect == 'sqlite':
                 connection.isolation_level = None
-                cursor.execute('PRAGMA query_only = ON')
-            elif self._backend == 'postgresql':
+                if not self._writable:
+                    cursor.execute('PRAGMA query_only = ON')
+            elif self._writable:
+                pass
+            elif self.dialect == 'postgresql':
                 cursor.execute('SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY')
                 connection.commit()
             else:
@@ -295,13 +350,25 @@ def _revisions(connection: sa.Connection) -> list[str]:
     return sorted(connection.execute(sa.select(version.c.version_num)).scalars())
 
 
-def _reflected(inspector: sa.Inspector, name: str, wanted: Sequence[str]) -> sa.Table:
-    """Return the table with those of the columns that exist.
+def _narrow(inspector: sa.Inspector, table: str, columns: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return pairs (table, column) of the columns with a character set of MySQL that lacks some characters."""
+    if inspector.dialect.name != 'mysql':
+        return set()
+    options = inspector.get_table_options(table)
+    default = options.get('mysql_default charset') or options.get('mysql_collate') or ''
+    texts = {column: kind for column, kind in columns.items() if isinstance(kind, sa.String)}
+    sets = {
+        column: getattr(kind, 'charset', None) or getattr(kind, 'collation', None) for column, kind in texts.items()
+    }
+    return {(table, column) for column, name in sets.items() if str(name or default).partition('_')[0] in NARROW}
+
+
+def _reflected(name: str, wanted: Sequence[str], existing: Mapping[str, Any]) -> sa.Table:
+    """Return the table with those of the columns that exist. ``existing`` is {column: type}.
 
     The types are Kilonova's where it has the column. They read Nova's values, because the columns are the same.
     """
     ours = next((metadata.tables[name] for metadata in METADATA.values() if name in metadata.tables), None)
-    existing = {column['name']: column['type'] for column in inspector.get_columns(name)}
 
     def type_of(column: str) -> Any:
         if ours is None or column not in ours.c or isinstance(ours.c[column].type, sa.Enum):

@@ -213,6 +213,10 @@ class CellDatabases:
         self._hosts: dict[str, int] = {}
         self._loading = threading.Lock()
 
+    def api(self) -> Database:
+        """Return the API database, which lists the cells."""
+        return self._databases.api()
+
     def reload(self) -> None:
         """Read the cell mappings from the API database again."""
         with self._loading:

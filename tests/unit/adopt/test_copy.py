@@ -8,8 +8,6 @@ import os
 import pathlib
 import random
 import signal
-import sqlite3
-import uuid as uuids
 from typing import Any
 
 import pytest
@@ -25,10 +23,9 @@ from kilonova.db.queries import adoption
 from kilonova.db.queries import cells as cell_queries
 from kilonova.objects import RequestSpec
 from kilonova.objects.volume import AttachedVolume
-from tests.adopt.nova import CELL0, Nova, envelope, flavor
-from tests.unit.api.conftest import database_urls, make_databases
-
-HOST = 'cell1-host'
+from tests.adopt.nova import CELL0, HOST, Nova, envelope, fill, flavor
+from tests.adopt.ours import Target
+from tests.unit.api.conftest import make_databases
 
 
 @pytest.fixture(scope='session')
@@ -41,94 +38,9 @@ def nova(tmp_path: pathlib.Path) -> Nova:
     return Nova(tmp_path / 'nova')
 
 
-class Target:
-    """Kilonova's databases in a directory, with cell0 and cell1."""
-
-    def __init__(self, directory: pathlib.Path, templates: pathlib.Path) -> None:
-        directory.mkdir()
-        self.directory = directory
-        self.urls = database_urls(directory, templates)
-        self.databases = engine.Databases(self.urls['api'], self.urls['cell1'])
-        # Another cell before, so that the ids of the cells differ from Nova's.
-        for name in ('cell2', 'cell1'):
-            cell_queries.create_cell(
-                self.databases, name=name, transport_url=f'fake://{name}/', database_connection=self.urls[name]
-            )
-        cell_queries.map_cell0(self.databases, self.urls['cell0'])
-        self.cells = cell_queries.CellDatabases(self.databases)
-        self.ids = {one.cell.name: one.cell.id for one in self.cells.databases()}
-
-    def copy(self, nova: Nova) -> copy.Copied:
-        """Copy, as a process of its own would do."""
-        with cloud.opened([nova.conf], options.new) as opened:
-            return copy.run(opened, self.databases, self.cells)
-
-    def rows(self, name: str, table: str) -> list[dict[str, Any]]:
-        connection = sqlite3.connect(self.directory / f'{name}.db')
-        connection.row_factory = sqlite3.Row
-        try:
-            return [dict(row) for row in connection.execute(f'SELECT * FROM {table} ORDER BY 1, 2')]
-        finally:
-            connection.close()
-
-    def everything(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        """{(database, table): its rows}."""
-        return {
-            (name, table): self.rows(name, table)
-            for name in ('api', 'cell0', 'cell1')
-            for table in METADATA['api' if name == 'api' else 'cell'].tables
-        }
-
-
 @pytest.fixture
 def target(tmp_path: pathlib.Path, templates: pathlib.Path) -> Target:
     return Target(tmp_path / 'ours', templates)
-
-
-def fill(nova: Nova) -> dict[str, str]:
-    """One of everything; returns the uuids of servers by what they are."""
-    found = {
-        'plain': nova.server(),
-        'failed': nova.server('cell0', vm_state='error', compute_id=None),
-        'deleted': nova.server(deleted=7, vm_state='deleted', spec=None),
-    }
-    plain = found['plain']
-    number = nova.add('api', 'flavors', name='small', flavorid='1', memory_mb=512, vcpus=1, root_gb=1)
-    nova.add('api', 'flavor_extra_specs', flavor_id=number, key='pci_passthrough:alias', value='h100:2')
-    nova.add('api', 'flavor_projects', flavor_id=number, project_id='p')
-    number = nova.add('api', 'aggregates', uuid=str(uuids.uuid4()), name='zone')
-    nova.add('api', 'aggregate_hosts', host=HOST, aggregate_id=number)
-    nova.add('api', 'aggregate_metadata', aggregate_id=number, key='availability_zone', value='fast')
-    number = nova.add('api', 'instance_groups', uuid=str(uuids.uuid4()), name='apart', user_id='u', project_id='p')
-    nova.add('api', 'instance_group_policy', group_id=number, policy='anti-affinity')
-    nova.add('api', 'instance_group_member', group_id=number, instance_uuid=plain)
-    nova.add('api', 'key_pairs', name='Key', user_id='u', type='ssh', public_key='ssh-ed25519 AAAA')
-    nova.add('api', 'quotas', project_id='p', resource='cores', hard_limit=8)
-    nova.add('api', 'project_user_quotas', project_id='p', user_id='u', resource='cores', hard_limit=4)
-    nova.add('api', 'quota_classes', class_name='default', resource='cores', hard_limit=20)
-    nova.add('cell1', 'services', uuid='c', host='ctl', binary='nova-conductor', topic='conductor', version=74)
-    nova.add(
-        'cell1',
-        'pci_devices',
-        uuid=str(uuids.uuid4()),
-        compute_node_id=nova.nodes['cell1'],
-        address='0000:08:00.0',
-        status='allocated',
-        instance_uuid=plain,
-        extra_info={'rp_uuid': 'a'},
-    )
-    nova.add('cell1', 'instance_metadata', instance_uuid=plain, key='k', value='v')
-    nova.add('cell1', 'instance_system_metadata', instance_uuid=plain, key='image_hw_disk_bus', value='virtio')
-    nova.add('cell1', 'instance_faults', instance_uuid=plain, code=500, message='ü', details='…')
-    action = nova.add('cell1', 'instance_actions', instance_uuid=plain, action='create', request_id='req-1')
-    nova.add('cell1', 'instance_actions_events', action_id=action, event='compute__do_build_and_run_instance')
-    nova.add('cell1', 'migrations', uuid=str(uuids.uuid4()), instance_uuid=plain, status='confirmed')
-    for tag in ('b', 'a', 'B'):
-        nova.add('cell1', 'tags', resource_id=plain, tag=tag)
-    nova.add('cell1', 'task_log', task_name='audit', state='DONE', host=HOST, message='m')
-    nova.add('cell1', 'volume_usage_cache', volume_id='v1', instance_uuid=plain, tot_reads=1)
-    nova.add('cell1', 'block_device_mapping', uuid='d1', instance_uuid=plain, destination_type='local')
-    return found
 
 
 def test_all_rows_come_and_nova_stays_as_it_is(nova, target):

@@ -224,9 +224,10 @@ def test_what_is_told(nova):
 
 def test_a_program_that_runs_is_found(tmp_path):
     program = tmp_path / 'nova-compute'
-    program.write_text('import time; time.sleep(60)')
-    process = subprocess.Popen([sys.executable, str(program)])
+    program.write_text('import time; print(flush=True); time.sleep(60)')
+    process = subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE)
     try:
+        assert process.stdout is not None and process.stdout.readline()
         assert host.running('nova-compute') == process.pid
         assert host.running('nova-computer') is None
     finally:
