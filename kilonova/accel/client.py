@@ -32,7 +32,7 @@ from kilonova.clients.session import RestClient
 from kilonova.context import RequestContext
 
 WHO = 'The accelerator service'
-# The first microversion in which a binding contains the server's project.
+# The first microversion of Cyborg in which the PATCH that binds requests accepts the server's project_id.
 MICROVERSION = '2.1'
 _REQUESTS = '/accelerator_requests'
 
@@ -196,7 +196,7 @@ class AcceleratorClient(RestClient):
             if self._adapter.get_endpoint():
                 return
         except (ks_exceptions.MissingAuthPlugin, ks_exceptions.EndpointNotFound):
-            # Accelerators aren't available: no account to read the catalog is configured, or the catalog lacks Cyborg.
+            # NoAccelerators is raised below: [cyborg] has no credentials, or the service catalog has no Cyborg.
             pass
         except ks_exceptions.ClientException as error:
             raise errors.Unanswered(who=WHO, reason=str(error) or type(error).__name__) from error
@@ -214,7 +214,7 @@ def _requests(response: requests.Response) -> list[AcceleratorRequest]:
 def _reason(response: requests.Response) -> str:
     """Return Cyborg's error text in one line, without the traceback that Cyborg's conductor adds to it."""
     text: Any = response.text
-    # Decode twice, because a field of the body may contain another JSON text.
+    # Decode twice, because the field ``faultstring`` of Cyborg's error body may itself contain a JSON text.
     for _ in range(2):
         try:
             body = json.loads(text)

@@ -4,8 +4,9 @@
     holder.before(instance.uuid, instance.system_metadata)       # for the requests at the source of an unconfirmed move
 
 Cyborg can bind a request only once. A server that moves has two sets of requests until the move is confirmed. The set
-at the source stays bound to its uuid, and the set at the destination is bound to the uuid of the migration for ever.
-If the metadata has no entry, the requests are bound to the server's own uuid.
+at the source keeps the uuid to which it is bound. The set at the destination is bound to the uuid of the migration,
+also after the move. The key ``accelerators_bound_to`` has the uuid for the current host, and
+``accelerators_bound_before`` the uuid for the source of a move. Without a key, it is the server's own uuid.
 """
 
 from __future__ import annotations
@@ -16,22 +17,27 @@ BOUND_TO, BEFORE = 'accelerators_bound_to', 'accelerators_bound_before'
 
 
 def for_ports(uuid: str) -> dict[str, str]:
-    """Return system metadata for a new server that gets accelerators as network ports. ``uuid`` is the server's uuid.
+    """Return system metadata for a new server that has ports with a device profile. ``uuid`` is the server's uuid.
 
-    This metadata shows that the server has accelerator requests. It remains when the ports are removed later.
+    The metadata, ``accelerators_bound_to`` = ``uuid``, shows that Cyborg has accelerator requests of the server. It
+    remains when the ports are removed later.
     """
     return {BOUND_TO: uuid}
 
 
 def has_ports(uuid: str, metadata: Mapping[str, str]) -> bool:
-    """Return whether the server was created with accelerators as network ports. Such a server can't be moved."""
+    """Return whether the server ``uuid`` was created with ports that have a device profile.
+
+    The system metadata shows this by ``accelerators_bound_to`` = ``uuid``. Such a server can't be moved.
+    """
     return metadata.get(BOUND_TO) == uuid
 
 
 def of(uuid: str, metadata: Mapping[str, str]) -> str:
-    """Return the uuid to which Cyborg has bound the accelerator requests that the server's guest uses now.
+    """Return the uuid to which Cyborg has bound the accelerator requests of the server on its current host.
 
-    It is the uuid of the server, or of the migration that brought the server to its host.
+    This is the uuid in the system metadata (``accelerators_bound_to``): the uuid of the last migration. If the metadata
+    has none, it is ``uuid``, the server's own uuid.
     """
     return metadata.get(BOUND_TO) or uuid
 
@@ -39,7 +45,8 @@ def of(uuid: str, metadata: Mapping[str, str]) -> str:
 def before(uuid: str, metadata: Mapping[str, str]) -> str:
     """Return the uuid to which Cyborg has bound a server's accelerator requests on the source host of its move.
 
-    It is the uuid of the server, or of an earlier migration. Call this only while the move is not confirmed.
+    This is the uuid in the system metadata (``accelerators_bound_before``): the uuid of an earlier migration. If the
+    metadata has none, it is ``uuid``, the server's own uuid. Call this only while the move is not confirmed.
     """
     return metadata.get(BEFORE) or uuid
 
@@ -47,8 +54,9 @@ def before(uuid: str, metadata: Mapping[str, str]) -> str:
 def moved(metadata: Mapping[str, str], migration_uuid: str) -> dict[str, str | None]:
     """Return the system metadata to write when a resize or cold migration has reached its destination.
 
-    The guest now uses the requests that are bound to the migration's uuid. The uuid that was used before the move is
-    kept, because the move may be reverted. In the result, the value None means that the key is deleted.
+    The guest now uses the accelerator requests that Cyborg has bound to the migration's uuid. The uuid of the requests
+    at the source is kept under ``accelerators_bound_before``, because the move may be reverted. A key with the value
+    None is deleted; then the requests at the source are bound to the server's own uuid.
     """
     return {BOUND_TO: migration_uuid, BEFORE: metadata.get(BOUND_TO)}
 
@@ -56,8 +64,8 @@ def moved(metadata: Mapping[str, str], migration_uuid: str) -> dict[str, str | N
 def came(migration_uuid: str) -> dict[str, str | None]:
     """Return the system metadata to write when a live migration or an evacuation is complete.
 
-    The guest now uses the requests that are bound to the migration's uuid. The uuid that was used before the move is
-    deleted (value None), because such a move is never reverted.
+    The guest now uses the accelerator requests that Cyborg has bound to the migration's uuid. The key
+    ``accelerators_bound_before`` is deleted (value None), because a live migration or evacuation is never reverted.
     """
     return {BOUND_TO: migration_uuid, BEFORE: None}
 
@@ -65,8 +73,8 @@ def came(migration_uuid: str) -> dict[str, str | None]:
 def its_own(metadata: Mapping[str, str]) -> dict[str, str | None]:
     """Return the system metadata to write when a server is unshelved.
 
-    The new accelerator requests are bound to the server's own uuid. If the metadata has the uuid of an earlier
-    migration, this uuid is deleted (value None).
+    Cyborg binds the new accelerator requests to the server's own uuid. If an earlier migration has left its uuid under
+    the key ``accelerators_bound_to``, this key is deleted (value None); otherwise the result is empty.
     """
     return {BOUND_TO: None} if BOUND_TO in metadata else {}
 
@@ -74,14 +82,16 @@ def its_own(metadata: Mapping[str, str]) -> dict[str, str | None]:
 def confirmed() -> dict[str, str | None]:
     """Return the system metadata to write when a move is confirmed.
 
-    The uuid that was used before the move is deleted (value None), because it was kept only for a revert.
+    The key ``accelerators_bound_before`` is deleted (value None). It had the uuid to which Cyborg bound the accelerator
+    requests at the source, and was needed only for a revert.
     """
     return {BEFORE: None}
 
 
 def reverted(metadata: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the system metadata to write when a move is reverted: the uuid that was used before the move.
+    """Return the system metadata to write when a move is reverted.
 
-    The value None means that the key is deleted. If the metadata has no earlier uuid, the server's own uuid is used.
+    The guest uses the accelerator requests at the source again, so the uuid in ``accelerators_bound_before`` becomes
+    ``accelerators_bound_to``. A key with the value None is deleted; without a key, the server's own uuid is valid.
     """
     return {BOUND_TO: metadata.get(BEFORE), BEFORE: None}

@@ -48,7 +48,9 @@ class Profile:
         """
         groups = self.request_groups(port_id)
         if [sum(group.resources.values()) for group in groups] != [1]:
-            raise DeviceProfileError(name=self.name, msg='a port must ask for exactly one accelerator')
+            raise DeviceProfileError(
+                name=self.name, msg='the device profile of a port must request exactly one accelerator'
+            )
         return groups
 
     def request_groups(self, port_id: str = '') -> list[RequestGroup]:
@@ -59,7 +61,7 @@ class Profile:
         """
         found = [self._group(number, group, port_id) for number, group in enumerate(self.groups)]
         if sum(sum(group.resources.values()) for group in found) > MOST:
-            raise DeviceProfileError(name=self.name, msg=f'it asks for more than {MOST} accelerators')
+            raise DeviceProfileError(name=self.name, msg=f'the profile requests more than {MOST} accelerators')
         return found
 
     def _group(self, number: int, keys: Mapping[str, str], port_id: str) -> RequestGroup:
@@ -73,10 +75,11 @@ class Profile:
                 traits[value].add(self._word(number, key, word))
             elif what == 'trait':
                 raise DeviceProfileError(
-                    name=self.name, msg=f'group {number} has {key}={value!r}, which is neither required nor forbidden'
+                    name=self.name,
+                    msg=f"group {number} has {key}={value!r}; the value must be 'required' or 'forbidden'",
                 )
         if not resources:
-            raise DeviceProfileError(name=self.name, msg=f'group {number} asks for no resources')
+            raise DeviceProfileError(name=self.name, msg=f'group {number} requests no resources')
         return RequestGroup(
             use_same_provider=True,
             resources=resources,
@@ -93,7 +96,7 @@ class Profile:
     def _amount(self, number: int, key: str, value: str) -> int:
         if not re.fullmatch('[0-9]{1,4}', value) or not 1 <= int(value) <= MOST:
             raise DeviceProfileError(
-                name=self.name, msg=f'group {number} has {key}={value!r}; 1 to {MOST} are accepted'
+                name=self.name, msg=f'group {number} has {key}={value!r}; a group may request 1 to {MOST} accelerators'
             )
         return int(value)
 
@@ -128,5 +131,7 @@ def only(name: str, found: Sequence[Any]) -> Profile:
         raise DeviceProfileError(name=name, msg=f'Expected 1 device profile but got {len(found)}.')
     groups = found[0].get('groups') or []
     if not 1 <= len(groups) <= MOST:
-        raise DeviceProfileError(name=name, msg=f'it has {len(groups)} groups; 1 to {MOST} are accepted')
+        raise DeviceProfileError(
+            name=name, msg=f'the profile has {len(groups)} groups; 1 to {MOST} groups are accepted'
+        )
     return Profile(name, tuple({str(key): str(value) for key, value in group.items()} for group in groups))

@@ -35,9 +35,12 @@ _HEX = {'domain': 4, 'bus': 2, 'device': 2, 'function': 1}
 
 
 class AttachHandleInvalid(errors.Invalid):
-    """The attach handle of an accelerator request can't be attached."""
+    """The device of an accelerator request can't be attached, because its attach handle is wrong or not supported."""
 
-    msg_fmt = 'The attach handle of accelerator request %(uuid)s cannot be attached: %(reason)s'
+    msg_fmt = (
+        'The device of accelerator request %(uuid)s cannot be attached, because its attach handle is wrong or not '
+        'supported: %(reason)s'
+    )
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Handle:
 
     @property
     def device(self) -> PciDevice:
-        """The device in the form that drivers accept. It is not one of the host's tracked PCI devices."""
+        """The handle's device as a new PciDevice, which drivers accept. It has no row in pci_devices."""
         if self.mdev is None:
             return PciDevice(address=self.address, dev_type=STANDARD, parent_addr=None, extra_info={})
         return PciDevice(
@@ -68,8 +71,9 @@ class Handle:
 class AcceleratorRequest:
     """One requested accelerator.
 
-    ``group`` is the number of the group in the device profile. ``project_id`` is the project of the account that
-    created the request, or of the server. ``created_at`` is in UTC.
+    ``group`` is the index of the request's group in the device profile. ``project_id`` is the project of the account
+    that created the request; once the request is bound to a server, it is the server's project. ``created_at`` is in
+    UTC.
     """
 
     uuid: str
@@ -140,10 +144,11 @@ class AcceleratorRequest:
 
 
 def profiles(requests: Iterable[AcceleratorRequest], ports: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
-    """Return {port id: binding profile} for ports that are accelerators.
+    """Return the values for the binding:profile of each port that has a device profile, as {port id: values}.
 
-    ``ports`` is a dict from request uuid to port id. Requests that are not in it are ignored. Raises
-    AttachHandleInvalid if an accelerator is not a PCI function.
+    The values are the uuid of the accelerator request, the PCI address and the physical network. ``ports`` is a dict
+    from request uuid to port id. Requests without a port in ``ports`` are ignored. Raises AttachHandleInvalid if an
+    accelerator is not a PCI function.
     """
     found = {}
     for one in requests:

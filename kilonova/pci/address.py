@@ -78,7 +78,11 @@ class AddressMatch(Protocol):
     """A pattern with which a device_spec names PCI addresses."""
 
     def match(self, address: str, parent: str | None = None) -> bool:
-        """Return whether the pattern matches the device at ``address`` whose physical function is at ``parent``."""
+        """Return whether the pattern matches the device at ``address``.
+
+        ``parent`` is the address of the device's physical function, or None if the device is not a virtual function. A
+        pattern may match a virtual function by the address of its physical function.
+        """
 
 
 @dataclass(frozen=True)

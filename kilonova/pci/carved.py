@@ -18,10 +18,11 @@ FILE = 'nvidia/current_vgpu_type'
 
 
 def problem(now: int | None, wanted: str | None = None) -> str | None:
-    """Return why a function whose vGPU type is ``now`` can't be given to a guest, or None if it can.
+    """Return the reason why a virtual function can't be given to a guest, or None if it can.
 
-    ``now`` is 0 if the function has no vGPU type yet, or None if this kind of function never has one. ``wanted`` is the
-    type that the device's row records, and that a server therefore expects. It is None if the row has no type.
+    ``now`` is the number of the function's present vGPU type. It is 0 if an operator has not set a type yet, or None if
+    the function is no vGPU. ``wanted`` is the type that the function's row in pci_devices records, or None. A function
+    with another type than ``wanted`` can't be used, because the server expects the recorded type.
     """
     if now == 0:
         return f'its {FILE} is 0: it has no vGPU type'
@@ -31,12 +32,12 @@ def problem(now: int | None, wanted: str | None = None) -> str | None:
 
 
 def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: bool) -> dict[str, str]:
-    """Return a dict from address to reason, for functions of a host that are not offered to servers now.
+    """Return a dict from address to reason, for virtual functions that must not be offered to servers now.
 
-    Functions without a vGPU type are not offered. ``named`` has pairs of a device and the device_spec that matches it.
-    ``reported`` says whether devices are reported to Placement. If so, a card is one provider, and all its offered
-    functions must have the same vGPU type. Then only functions with the card's most frequent type are offered, or with
-    the lowest one if several types are equally frequent.
+    ``named`` has pairs of a device and the device_spec that matches it. A virtual function of a vGPU card is not
+    offered until an operator sets its vGPU type. If ``reported`` is True (devices are reported to Placement), a card is
+    one resource provider, so only functions with one vGPU type are offered: the card's most frequent type, or the type
+    with the lowest number if several types are equally frequent.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

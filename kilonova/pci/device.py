@@ -36,36 +36,37 @@ STATUSES = (AVAILABLE, CLAIMED, ALLOCATED, REMOVED, UNCLAIMABLE, UNAVAILABLE)
 GROUP, GROUP_HEAD = 'group', 'group_head'
 
 # Names of reasons why a device is not offered to servers. A device's ``extra_info`` has a text for each of its reasons.
-# Reason: an operator disabled the device.
+# Reason why a device is not offered: an operator disabled it.
 DISABLED = 'disabled'
-# Reason: the host or its configuration no longer has the device, but a server still holds it.
+# Reason why a device is not offered: the host or [pci]device_spec no longer has it, but a server still holds it.
 MISSING = 'missing'
-# Reason: [devices]health_check failed for the device. The reason is kept until an operator enables the device.
+# Reason why a device is not offered: [devices]health_check failed for it. An operator must enable it again.
 UNHEALTHY = 'unhealthy'
-# Reason: a server held the device, and [devices]clean_command has not succeeded since then.
+# Reason why a device is not offered: a server released it, and [devices]clean_command has not yet succeeded for it.
 DIRTY = 'dirty'
-# Reason: a guest could not be started with the device. The reason is kept until a check of the device succeeds.
+# Reason why a device is not offered: a guest could not be started with it. A later successful check offers it again.
 FAILED = 'failed'
 BARS = (DISABLED, UNHEALTHY, MISSING, DIRTY, FAILED)
-# FAILED_TIMES and FAILED_UNTIL are keys in ``extra_info`` of a failed device.
-# FAILED_TIMES has the number of failures. FAILED_UNTIL has the time of the next check, in seconds since 1970.
+# FAILED_TIMES and FAILED_UNTIL are keys in ``extra_info`` of a device with which a guest could not be started.
+# FAILED_TIMES is the number of failed starts and failed checks. FAILED_UNTIL is the Unix time of the next check.
 FAILED_TIMES, FAILED_UNTIL = 'failed_times', 'failed_until'
 FAILED_KEYS = (FAILED, FAILED_TIMES, FAILED_UNTIL)
 # Kilonova adds the number of a provider's unavailable devices to ``reserved`` of the provider in Placement.
-# RESERVED_BEFORE is a key in a device's ``extra_info``: the value of ``reserved`` before this addition.
-# When the devices are available again, Kilonova sets ``reserved`` to the value that RESERVED_BEFORE stores.
+# RESERVED_BEFORE is a key in a device's ``extra_info``: the provider's ``reserved`` before Kilonova increased it.
+# When all devices of a provider are available again, Kilonova sets the provider's ``reserved`` to RESERVED_BEFORE.
 RESERVED_BEFORE = 'reserved_before'
 # PORT_PROVIDERS is a key in ``extra_info`` of a network device, and in the properties of the device's pool.
-# The value of PORT_PROVIDERS is a text: the uuids of resource providers in Placement, separated by commas.
-# The providers in PORT_PROVIDERS guarantee resources, such as bandwidth, to ports on the device's physical function.
+# The value of PORT_PROVIDERS is comma-separated uuids of Placement providers of QoS minimum bandwidth and packet rate.
+# Neutron's agent reports these QoS providers for the network interface of the device's physical function.
 PORT_PROVIDERS = 'port_rp_uuids'
-# Keys of ``extra_info`` that a device keeps when it is discovered again.
+# Keys of ``extra_info`` that Kilonova itself sets. Each new discovery of the device replaces all other keys.
 KEPT = ('rp_uuid', PORT_PROVIDERS, RESERVED_BEFORE, DISABLED, UNHEALTHY, DIRTY, *FAILED_KEYS)
 # Maximum number of characters of a reason why a device is not offered.
 MOST_REASON = 255
 
 _EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
-# Property of a discovered virtual function: 'true' if it has a representor, that is, a port on the card's switch.
+# Property of a discovered virtual function: 'true' if its card is in switchdev mode, otherwise the property is absent.
+# Such a function has a representor: the host's network interface for the function's port on the card's switch.
 SWITCHDEV: Literal['switchdev'] = 'switchdev'
 # Property of a discovered virtual function of an NVIDIA card: the number of its vGPU type, or 0 if it has none yet.
 VGPU_TYPE: Literal['vgpu_type'] = 'vgpu_type'
@@ -76,7 +77,8 @@ _EXTRA_KEYS: tuple[Literal['parent_ifname', 'mac_address', 'switchdev', 'vgpu_ty
     VGPU_TYPE,
 )
 
-# {name: value} of the properties that all devices of one pool have in common. Requests may ask for them.
+# The properties that all devices of one pool have in common, as {name: value}, for example {'vendor_id': '10de', …}.
+# The spec of a PCI request is compared with these properties to find the pools that match the request.
 PoolKeys = dict[str, str | int | None]
 
 
@@ -94,9 +96,9 @@ class SupportedMdevType(TypedDict):
 class DiscoveredDevice(TypedDict, total=False):
     """A device as the driver discovers it on the host.
 
-    Only PCI functions have ``mdev_types``, a dict from the name of a type to the type. Only mediated devices have
-    ``mdev_type``, the name of their type. The ``address`` of a mediated device is a UUID, and its ``parent_addr`` is
-    the address of its PCI function.
+    Only PCI functions have ``mdev_types``: the types of mediated devices that the function supports, by name. Only
+    mediated devices have ``mdev_type``, the name of their type. The ``address`` of a mediated device is a UUID, and its
+    ``parent_addr`` is the address of its PCI function.
     """
 
     address: Required[str]
@@ -172,7 +174,10 @@ def unavailable_reasons(device: PciDevice) -> dict[str, str]:
 
 
 def is_unavailable(device: PciDevice) -> bool:
-    """Return True if a reason other than MISSING keeps the device from being offered."""
+    """Return True if the device is disabled, unhealthy, dirty or failed (a reason in ``BARS`` except MISSING).
+
+    A device that is only MISSING does not count: its host no longer has it, so it can't be offered anyway.
+    """
     return not unavailable_reasons(device).keys() <= {MISSING}
 
 
@@ -223,8 +228,8 @@ def pool_keys(device: PciDevice, tags: Mapping[str, str | None]) -> PoolKeys | N
     """Return the properties of the device's pool, or None if the device is not counted in any pool.
 
     The properties are the tags of the device's spec, and its vendor id, product id, type, NUMA node and pool address.
-    Of the devices of a group only the first one is counted. The pool of a group has no vendor id and product id, so
-    that requests for single devices don't match it.
+    A group counts as one device: its first device has a pool with empty vendor and product id, so that requests for
+    single devices don't match. The other devices of the group give None.
     """
     if GROUP in tags or GROUP_HEAD in device.extra_info:
         if tags.get(GROUP) != device.extra_info.get(GROUP) or unit(device) != device.address:

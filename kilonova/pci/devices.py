@@ -5,12 +5,13 @@ an object first, then writes the differences to the rows, and then uses the new 
 module itself reads and writes no database.
 
     devices = NodeDevices.of(kinds, PciDeviceList.get_by_compute_node(ctxt, node.id), node.id)
-    devices = devices.looked(resources['pci_passthrough_devices'])
-    changes = devices.unwritten()
+    devices = devices.looked(resources['pci_passthrough_devices'])     # the devices after a discovery by the driver
+    changes = devices.unwritten()                             # the differences between devices and rows
     if changes:
         ids = …                                               # write the changes; {address: id} of the created rows
-        devices = devices.written(changes, ids)
+        devices = devices.written(changes, ids)               # the devices after this write
     chosen = devices.pools.copy().consume_requests(requests)  # raises PciDeviceRequestFailed if there are too few
+    # The devices after the server ``uuid`` has claimed some of them, and the row changes to write:
     after, changes = devices.given({device.address: DeviceOwner(CLAIMED, uuid, request_id) for …}, uuid)
 
 The stored status of a device that a server holds (claimed, allocated) is kept. The status of any other device is
@@ -75,7 +76,7 @@ class DeviceOwner(NamedTuple):
 
 
 # A change of the status in a device's row in pci_devices, from the status ``from`` to the status ``to``.
-# ``instance_uuid`` is the server that gets or releases the device, or None if a free device changes its status.
+# ``instance_uuid`` is the new owner, or the former owner of a released device, or None if no server is involved.
 Change = TypedDict(
     'Change', {'id': int, 'address': str, 'from': str, 'to': str, 'instance_uuid': str | None, 'request_id': str | None}
 )
@@ -85,9 +86,9 @@ Change = TypedDict(
 class Changes:
     """The differences between a host's devices and their rows in pci_devices, which must be written to the rows.
 
-    ``created`` are devices without a row. ``updated`` are devices with other properties than their rows; the fields to
-    write are marked as changed. ``removed`` are devices that the host no longer has, whose rows must be deleted.
-    ``statuses`` are changes of the statuses of free devices.
+    ``created`` are devices without a row. ``updated`` are devices whose properties (not status or owner) differ from
+    their rows; the fields to write are marked as changed. ``removed`` are devices that the host no longer has, whose
+    rows must be deleted. ``statuses`` are the new statuses of free devices.
     """
 
     created: list[PciDevice]
@@ -125,16 +126,16 @@ class _Entry:
 
     @property
     def kept(self) -> bool:
-        """True if the row of a removed device is kept, because it stores why the device must not be offered.
+        """True if the host no longer has the device, but its row is kept because it stores why it is unavailable.
 
-        If the device comes back to the host, it is still not offered.
+        If the device comes back to the host, this reason still prevents that the device is offered.
         """
         return self.removed and is_unavailable(self.device)
 
     def found(self, columns: DeviceColumns) -> _Entry:
-        """Return a copy of the entry after a discovery has found the device with the properties ``columns``.
+        """Return a copy of the entry after the driver has discovered the device with the properties ``columns``.
 
-        If a server holds the device, the device gets these properties only when the server releases it.
+        If a server holds the device, ``columns`` are kept in ``later`` until the server releases the device.
         """
         here = _with_info(self, {MISSING: None})
         device = _described(here.device, columns)
@@ -143,14 +144,15 @@ class _Entry:
         return replace(here, gone=False, device=device)
 
     def lost(self) -> _Entry:
-        """Return a copy of the entry which is marked as gone, because the host no longer has the device.
+        """Return a copy of the entry with ``gone`` = True, because the host no longer has the device.
 
-        If a server holds the device, the copy also has the reason MISSING, which operators can read.
+        If a server holds the device, the copy also has the key MISSING in ``extra_info``, which tells operators why the
+        device is unavailable.
         """
         if self.held and not self.gone:
             LOG.warning(
                 "Unable to remove device with status '%s' and ownership %s because of it being in use; "
-                '%s is removed when it is freed',
+                'PCI device %s is removed when the server releases it',
                 self.device.status,
                 self.device.instance_uuid,
                 self.device.address,
@@ -207,10 +209,11 @@ class NodeDevices:
 
     # -- discovered devices, and the rows to write for them ------------------------------------------------------------
     def looked(self, found: Collection[DiscoveredDevice]) -> NodeDevices:
-        """Return the host's devices after a discovery, which found exactly the devices ``found`` on the host.
+        """Return the host's devices after a periodic discovery. ``found`` are all devices that the driver found.
 
-        A device that is not in ``found`` but is held by a server is kept until the server releases it. Then it gets the
-        status removed, and its row is deleted after the next discovery. New devices are offered once they have a row.
+        A free device that is not in ``found`` gets the status removed, and ``unwritten`` then lists its row for
+        deletion. A device that a server holds is kept until the server releases it. New devices are offered once they
+        have a row.
         """
         now = {address: columns for kind in self.kinds for address, columns in kind.columns(found).items()}
         entries = {
@@ -236,11 +239,11 @@ class NodeDevices:
     def provided(
         self, providers: Mapping[str, str], guarantors: Mapping[str, str] = MappingProxyType({})
     ) -> NodeDevices:
-        """Return the devices with the uuids of their resource providers in ``extra_info``.
+        """Return the devices after storing the uuids of their resource providers in ``extra_info``.
 
         ``providers`` is a dict from a device's ``DeviceKind.pool_address`` to the uuid of its provider. ``guarantors``
-        is a dict from the interface of a physical function to a text with comma-separated uuids. These are the uuids of
-        the providers that guarantee resources, such as bandwidth, to ports on this interface.
+        is a dict from the network interface of a physical function to comma-separated uuids. These are Neutron's
+        providers of QoS minimum bandwidth and packet rate for this interface.
         """
         entries = dict(self.entries)
         for address, entry in entries.items():
@@ -254,7 +257,8 @@ class NodeDevices:
     def unwritten(self) -> Changes:
         """Return the differences between the devices and their rows in pci_devices, which must be written to the rows.
 
-        Changes of owners are left out, because ``given`` returns them when a server gets or releases a device.
+        When a server gets or releases a device, the method ``given`` returns the change of the row, so it is not
+        included here.
         """
         removed = [entry.device.obj_clone() for entry in self.entries.values() if entry.removed and not entry.kept]
         here = [
@@ -287,10 +291,11 @@ class NodeDevices:
 
     # -- owners of devices, and views of all devices -------------------------------------------------------------------
     def given(self, owners: Mapping[str, DeviceOwner | None], instance_uuid: str) -> tuple[NodeDevices, list[Change]]:
-        """Return the devices after the server ``instance_uuid`` gets or releases some of them, and the row changes.
+        """Return all devices of the node after the server ``instance_uuid`` got or released some, and the row changes.
 
         ``owners`` is a dict from a device's address to its new owner, or to None if the server releases the device. The
-        row changes contain these devices, and other devices whose status changes as a result. The caller writes them.
+        caller writes the row changes to pci_devices. They are for the devices in ``owners``, and for devices that
+        become available or unavailable as a result, for example the virtual functions of a claimed physical function.
         """
         if not owners and not _following(self.entries):
             return self, []
@@ -318,7 +323,10 @@ class NodeDevices:
 
     @functools.cached_property
     def pools(self) -> PciPools:
-        """The pools of free devices. To take devices, copy the pools first. A device without a row is in no pool."""
+        """The pools of free devices. They are cached, so copy them before you take devices.
+
+        A device without a row in pci_devices is in no pool, so it is not offered yet.
+        """
         return PciPools.from_devices(
             [
                 (entry.device, entry.keys)
@@ -362,15 +370,16 @@ class NodeDevices:
                 provider.reserved = max(provider.reserved or 0, min(provider.total, before + barred))
         return view
 
-    # -- unavailable devices, which are not offered to servers ---------------------------------------------------------
+    # -- reasons why devices are unavailable, that is, not offered to servers ------------------------------------------
     def named(self, address: str) -> list[str]:
-        """Return the addresses of the device at ``address`` and of the devices whose parent it is."""
+        """Return the addresses of the device at ``address`` and of its virtual functions or mediated devices."""
         return sorted(one for one, entry in self.entries.items() if address in (one, entry.device.parent_addr))
 
     def barred(self, reasons: Mapping[str, Mapping[str, str | None]]) -> NodeDevices:
-        """Return the devices after adding or removing reasons why devices are unavailable.
+        """Return all devices of the node after adding or removing reasons why some are unavailable.
 
-        ``reasons`` is a dict {address: {key of a reason in ``BARS``: text, or None to remove the reason}}.
+        ``reasons`` is {address: {key: text}}. A key is one of ``device.BARS``, such as 'disabled' or 'unhealthy'. The
+        text None removes the reason. The statuses are computed again.
         """
         entries = dict(self.entries)
         for address, given in reasons.items():
@@ -378,10 +387,11 @@ class NodeDevices:
         return _settled(self, entries)
 
     def barred_since(self, before: NodeDevices) -> list[PciDevice]:
-        """Return the allocated devices that became unavailable since ``before``, for a reason that ``before`` lacks.
+        """Return the allocated devices that have a reason to be unavailable which they lacked in ``before``.
 
-        The reason DIRTY is ignored, because a device gets it only when its server releases it. The reason FAILED is
-        ignored, because the server's own instance action already records the failure.
+        ``before`` is an earlier state of the node's devices. The caller informs the users of these devices. The reason
+        DIRTY is ignored, because a device gets it only when its server releases it. The reason FAILED is ignored,
+        because the server's own instance action already records the failure.
         """
 
         def reasons(device: PciDevice) -> set[str]:
@@ -396,11 +406,12 @@ class NodeDevices:
         ]
 
     def to_mark(self, leaving: Collection[str] = ()) -> dict[str, int | None]:
-        """Return the providers whose original ``reserved`` is not yet stored in each of their unavailable free devices.
+        """Return the providers that have an unavailable free device without a stored RESERVED_BEFORE.
 
-        The result is a dict from provider uuid to the original value that another device of the provider stores. The
-        value is None if no device stores it; the caller then reads ``reserved`` from Placement. ``leaving`` are the
-        addresses of held devices that are about to be freed. They count as free.
+        RESERVED_BEFORE is the provider's ``reserved`` in Placement before Kilonova increased it. The result is a dict
+        from provider uuid to the value that another device of the provider stores, or to None if no device stores it;
+        the caller then reads ``reserved`` from Placement. Held devices whose addresses are in ``leaving`` count as
+        free, because they are about to be freed.
         """
         return {
             rp_uuid: _before(entry.device for entry in entries)
@@ -409,11 +420,11 @@ class NodeDevices:
         }
 
     def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> NodeDevices:
-        """Return the devices after storing the original ``reserved`` of each provider in its unavailable free devices.
+        """Return the devices after storing RESERVED_BEFORE in ``extra_info`` of unavailable free devices.
 
-        Kilonova increases ``reserved`` of a provider in Placement by the number of its unavailable devices. The
-        argument ``reserved`` is a dict from provider uuid to the original value, before this increase. ``leaving`` are
-        the addresses of held devices that are about to be freed. They count as free.
+        Kilonova increases ``reserved`` of a provider in Placement by the number of its unavailable devices, and later
+        restores the value before this increase from the rows. ``reserved`` is a dict from provider uuid to this value.
+        Held devices whose addresses are in ``leaving`` count as free, because they are about to be freed.
         """
         entries = dict(self.entries)
         for address, entry in self.entries.items():
@@ -423,12 +434,11 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unmarked(self) -> NodeDevices:
-        """Return the devices after deleting the stored value RESERVED_BEFORE where it is not needed any more.
+        """Return the devices after deleting RESERVED_BEFORE of each provider without unavailable free devices.
 
-        RESERVED_BEFORE is what ``reserved`` of a provider in Placement was before Kilonova increased it by the number
-        of unavailable devices. It is not needed any more if the provider has no unavailable free device. Callers first
-        set ``reserved`` in Placement back to this value. An unavailable device that the host no longer has counts as
-        free, because it may come back while its provider still exists.
+        RESERVED_BEFORE is the provider's ``reserved`` in Placement before Kilonova increased it for unavailable
+        devices. Callers first restore this value in Placement. RESERVED_BEFORE is kept if the unavailable device is no
+        longer on the host, because the device may come back.
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():
@@ -460,7 +470,10 @@ class NodeDevices:
         ]
 
     def use_up(self, addresses: Collection[str]) -> bool:
-        """Return whether at least one of these devices may be given to a server only once (one_time_use)."""
+        """Return True if at least one of these devices has one_time_use.
+
+        The caller then reserves the used devices in Placement, so that no other server gets them.
+        """
         return any(
             _kind(self.kinds, self.entries[address].device).used_up(self.entries[address].device)
             for address in addresses
@@ -470,9 +483,9 @@ class NodeDevices:
     def asked(self, requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None) -> list[InstancePCIRequest]:
         """Return the requests that need devices of this host.
 
-        These are all requests of PCI aliases and ports, and all requests for the resource class VGPU. A request for
-        another resource class of the flavor (``resources:CUSTOM_…``) is included only if its provider in Placement is a
-        card of this host with mediated devices.
+        These are all requests of PCI aliases and ports, and all requests for the resource class VGPU. A request for a
+        custom resource class of the flavor (``resources:CUSTOM_…``) may be for something else than a device. It is
+        included only if Placement allocated it from a card of this host that has mediated devices.
         """
         ours = {
             entry.device.extra_info.get('rp_uuid') for entry in self.entries.values() if entry.device.dev_type == MDEV
@@ -491,7 +504,10 @@ def _kind(kinds: Iterable[DeviceKind], device: PciDevice) -> DeviceKind:
 
 
 def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
-    """Return a copy of ``before`` that has ``entries``, with newly computed statuses and pool properties."""
+    """Return a copy of the NodeDevices ``before`` with ``entries`` in place of its own entries.
+
+    The statuses of free devices, and the pool properties of changed devices, are computed again.
+    """
     here = [entry.device for entry in entries.values() if not entry.removed]
     statuses: dict[str, str] = {}
     for kind in before.kinds:
@@ -509,15 +525,19 @@ def _settled(before: NodeDevices, entries: Mapping[str, _Entry]) -> NodeDevices:
 
 
 def _reserves(entry: _Entry, leaving: Collection[str]) -> bool:
-    """Return whether the device must be reserved in Placement: it is unavailable, and free or in ``leaving``.
+    """Return True if the device counts in ``reserved`` of its provider in Placement.
 
-    ``leaving`` are the addresses of held devices that are about to be freed.
+    Such a device is unavailable, and it is either free or about to be freed. ``leaving`` are the addresses of held
+    devices that are about to be freed.
     """
     return is_unavailable(entry.device) and not entry.removed and (not entry.held or entry.device.address in leaving)
 
 
 def _before(devices: Iterable[PciDevice]) -> int | None:
-    """Return the original ``reserved`` (RESERVED_BEFORE) that the devices of one provider store, or None."""
+    """Return the value RESERVED_BEFORE that the devices of one provider store, or None if no device stores it.
+
+    It is the provider's ``reserved`` in Placement before Kilonova increased it for unavailable devices.
+    """
     return max(
         (int(device.extra_info[RESERVED_BEFORE]) for device in devices if RESERVED_BEFORE in device.extra_info),
         default=None,
@@ -525,16 +545,19 @@ def _before(devices: Iterable[PciDevice]) -> int | None:
 
 
 def _with_info(entry: _Entry, given: Mapping[str, str | None]) -> _Entry:
-    """Return the entry after changing the device's ``extra_info`` by ``given``. The value None removes a key.
+    """Return a copy of the entry in which the device's ``extra_info`` has the keys and values of ``given``.
 
-    Return the same object if nothing changes.
+    A key of ``given`` with the value None is removed. If nothing changes, return ``entry`` itself.
     """
     info = {name: value for name, value in {**entry.device.extra_info, **given}.items() if value is not None}
     return entry if info == entry.device.extra_info else replace(entry, device=entry.device.replaced(extra_info=info))
 
 
 def _following(entries: Mapping[str, _Entry]) -> list[Change]:
-    """Return a change for each free device whose row has another status than the computed one."""
+    """Return a row change for each free device whose new status differs from the status in its row.
+
+    ``entries`` have the new statuses, which ``_settled`` computed from held and unavailable devices.
+    """
     return [
         entry.change(None)
         for _, entry in sorted(entries.items())
@@ -550,9 +573,9 @@ def _stored(entries: Mapping[str, _Entry], changes: Iterable[Change]) -> dict[st
 
 
 def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
-    """Return the device with the newly discovered properties ``columns``, or the same object if nothing changes.
+    """Return a copy of the device with the newly discovered properties ``columns``, changed fields being marked.
 
-    The device keeps its provider and the reasons why it is unavailable.
+    The keys of ``extra_info`` that Kilonova itself sets (KEPT) stay. If nothing changes, return ``device`` itself.
     """
     info = {**columns['extra_info'], **{name: device.extra_info[name] for name in KEPT if name in device.extra_info}}
     changed = {name: value for name, value in {**columns, 'extra_info': info}.items() if getattr(device, name) != value}
@@ -562,7 +585,8 @@ def _described(device: PciDevice, columns: DeviceColumns) -> PciDevice:
 def _owned(device: PciDevice, status: str, instance_uuid: str | None, request_id: str | None) -> PciDevice:
     """Return a copy of the device with another status and owner.
 
-    These fields are not marked as changed: a ``Change`` writes them to the row, separately from the other columns.
+    Status, ``instance_uuid`` and ``request_id`` are not marked as changed, because the caller writes them to the row as
+    a ``Change``, separately from the other columns.
     """
     made = device.replaced(status=status, instance_uuid=instance_uuid, request_id=request_id)
     made.obj_reset_changes(['status', 'instance_uuid', 'request_id'])

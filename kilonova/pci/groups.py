@@ -19,7 +19,7 @@ from kilonova.pci.device import STANDARD, DiscoveredDevice
 
 SLOT, IOMMU_GROUP = 'slot', 'iommu_group'
 RULES = (SLOT, IOMMU_GROUP)
-# A group has from LEAST to MOST members. One device_spec has at most MOST_LISTS address lists.
+# A group has LEAST to MOST devices. A device_spec may list each group's addresses, for at most MOST_LISTS groups.
 LEAST, MOST, MOST_LISTS = 2, 16, 256
 NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
 # A device_spec defines a group by the keys in KEYS. A spec with a group must not have the keys in EXCLUDED.
@@ -31,8 +31,9 @@ EXCLUDED = ('one_time_use', 'live_migratable', 'remote_managed', 'physical_netwo
 class Grouping:
     """The groups that one device_spec defines.
 
-    ``name`` is the name with which aliases ask for a group. Which devices form a group is defined in one of two ways:
-    by the rule ``by`` together with ``size``, or by ``lists`` of addresses.
+    ``name`` is the name by which a [pci]alias requests a group. The devices of a group are defined in one of two ways.
+    ``by`` is 'slot' or 'iommu_group': devices with the same slot or IOMMU group form a group of ``size`` devices. Or
+    ``lists`` has the addresses of the devices of each group.
     """
 
     name: str
@@ -130,7 +131,8 @@ class Formed:
 def form(named: Iterable[tuple[DiscoveredDevice, Grouping | None]]) -> Formed:
     """Return the groups that a host's devices form.
 
-    ``named`` has pairs of a device and the groups that its device_spec defines, or None if it defines none.
+    ``named`` has a pair for each discovered device that matches a device_spec: the device, and the definition of groups
+    in this device_spec (None if the spec defines no groups).
     """
     formed, members = Formed(), dict[Grouping, dict[str, DiscoveredDevice]]()
     for found, grouping in named:

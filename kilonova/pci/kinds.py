@@ -60,16 +60,17 @@ class DeviceKind(Protocol):
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
         """Return the addresses of devices that the hypervisor's driver must remove from the host.
 
-        Kilonova created these devices. No server holds them or can get them any more, and they prevent other devices
-        from being created. ``held`` are the addresses of devices that servers hold.
+        An example are mediated devices of a type that their card no longer has: they prevent the creation of devices of
+        the card's new type. Only devices that Kilonova created and that no server holds are returned. ``found`` are the
+        host's devices, and ``held`` are the addresses of devices that servers hold.
         """
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
         """Return a dict from address to status for all devices of this kind.
 
-        Held devices (claimed, allocated) keep their status. A free device is unavailable while a device that excludes
-        it, for example its physical function, is held. Reasons that concern the device itself (``device.BARS``) are not
-        considered here: the caller makes a device with one of these reasons unavailable.
+        Held devices (claimed, allocated) keep their status. A free device is unavailable while another device prevents
+        its use, for example while its physical function is held. A reason in the device's own ``extra_info``, such as
+        'disabled' (``device.BARS``), is not considered here: the caller then makes the device unavailable.
         """
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
@@ -85,7 +86,10 @@ class DeviceKind(Protocol):
         """
 
     def used_up(self, device: PciDevice) -> bool:
-        """Return True if the device may be used only once, until an operator sets ``reserved`` of its provider to 0."""
+        """Return True if the device has one_time_use.
+
+        Placement keeps such a device reserved after its first use, until an operator sets ``reserved`` to 0.
+        """
 
 
 class PciFunctions:
@@ -100,9 +104,9 @@ class PciFunctions:
         self._withheld: dict[str, str] = {}
 
     def check(self, found: Collection[DiscoveredDevice]) -> None:
-        """Raise PciConfigInvalidSpec if a group of devices lacks a member.
+        """Raise PciConfigInvalidSpec if the host has only a part of the devices of a group.
 
-        The specs themselves were checked when parsed.
+        ``found`` are the host's devices. Errors in the text of a device_spec were found earlier, when it was parsed.
         """
         formed = groups.form((one, spec.grouping) for one, spec in self._named(found))
         if formed.problems:

@@ -4,10 +4,11 @@
     kind = MdevKind(types, specs, conf.host)
     kind.columns(found)                         # {uuid: columns} of devices that exist or can be created
 
-A card (a PCI function, called the parent) has mediated devices of one type. This module chooses a UUID, called the
-planned UUID, for each device that the card has room for. The device's row has this UUID before the device exists. The
-hypervisor's driver creates the device with this UUID when a guest first needs it. A device is not removed when it is
-freed. In Placement a parent is a provider, and each of its devices is one unit of the type's resource class.
+A card (a PCI function, called the parent) has mediated devices of one type. For each device that can still be created
+on the card, this module computes a UUID, called the planned UUID, and offers the device to servers: it has a row in
+pci_devices before it exists. The hypervisor's driver creates the device with this UUID when a guest first needs it. The
+device stays on the host when it is freed. In Placement a parent is a provider, and each of its devices is one unit of
+the type's resource class.
 """
 
 from __future__ import annotations
@@ -148,7 +149,8 @@ class MdevTypes:
                     )
                 if address in of_parent:
                     raise InvalidLibvirtMdevConfig(
-                        reason=f'duplicate types for PCI ID {address}: {of_parent[address].name} and {name}'
+                        reason=f'duplicate types for PCI ID {address}: it is in device_addresses of the types '
+                        f'{of_parent[address].name} and {name}'
                     )
                 of_parent[address] = types[-1]
             if not section.device_addresses:
@@ -216,17 +218,16 @@ class MdevKind:
         """
         functions = _functions(found)
         for parent, mdev_type in self._parents(functions):
-            where = f'{parent["address"]} has mediated devices of type {mdev_type.name}'
+            where = f'{parent["address"]} is configured for mediated devices of type {mdev_type.name}'
             if self._is_whole(parent, functions):
                 raise InvalidLibvirtMdevConfig(
-                    reason=f'{where}, but [pci]device_spec also names it (or its '
-                    'physical function): a card can be offered whole or in parts, '
-                    'not both'
+                    reason=f'{where}, but [pci]device_spec also matches this card or its physical function: '
+                    'a card can be offered either as a PCI device or as mediated devices'
                 )
             if parent['address'] in self._types.named and mdev_type.name not in parent.get('mdev_types', {}):
                 supported = ', '.join(sorted(parent.get('mdev_types', {}))) or 'none'
                 raise InvalidLibvirtMdevConfig(
-                    reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, but supports only {supported}'
+                    reason=f'{where} by [mdev_{mdev_type.name}]device_addresses, but the card supports only {supported}'
                 )
 
     def checked(self, found: Collection[DiscoveredDevice], address: str, name: str) -> str:
@@ -247,14 +248,19 @@ class MdevKind:
         return name
 
     def choose(self, address: str, name: str) -> None:
-        """Store the type ``name`` of the card at ``address``. The caller must first check the type with ``checked``."""
+        """Store on this host that the card at ``address`` has mediated devices of the type ``name`` from now on.
+
+        This choice of an operator replaces the configured type. The caller must first call ``checked``, which checks
+        that the card may have the type.
+        """
         self._types.choose(address, name)
 
     def columns(self, found: Collection[DiscoveredDevice]) -> dict[str, DeviceColumns]:
         """Return the mediated devices that exist or can be created, as {uuid: columns of the row in pci_devices}.
 
-        A type's option ``max_instances`` limits the number of its devices on the host. Up to this limit, the devices of
-        parents with lower addresses are taken first.
+        ``found`` are the host's devices. The option [mdev_<type>]max_instances limits the number of devices of a type
+        on the host. Devices above this limit are not returned; these are the devices of the cards with the highest
+        addresses.
         """
         left = {one.name: one.most for one in self._types.types}
         made: dict[str, DeviceColumns] = {}
@@ -279,10 +285,10 @@ class MdevKind:
         return made
 
     def unneeded(self, found: Collection[DiscoveredDevice], held: Collection[str]) -> list[str]:
-        """Return the addresses of free devices whose type is not the present type of their parent.
+        """Return the addresses of mediated devices that must be removed, because their card now has another type.
 
-        These devices must be removed, because most cards can have devices of only one type at a time. Devices that
-        Kilonova did not create are left out, so they stay on the host.
+        Most cards can have devices of only one type at a time. ``found`` are the host's devices. Devices that servers
+        hold (addresses ``held``), and devices that Kilonova did not create, are not returned.
         """
         return [
             one['address']
@@ -295,11 +301,17 @@ class MdevKind:
         ]
 
     def statuses(self, devices: Collection[PciDevice]) -> dict[str, str]:
-        """Return a dict from address to status: a held device keeps its status, and every other device is available."""
+        """Return a dict from address to status: a held device keeps its status, and every other device is available.
+
+        The caller then makes the free devices unavailable that have a reason in ``extra_info``, such as 'disabled'.
+        """
         return {device.address: device.status if device.status in OWNED else AVAILABLE for device in devices}
 
     def pool_keys(self, device: PciDevice) -> PoolKeys | None:
-        """Return the properties of the device's pool, or None if its parent has another type now."""
+        """Return the properties of the device's pool.
+
+        Return None if the device's card now has another mdev type, so that the device is not offered.
+        """
         mdev_type = self._types.of(device.parent_addr)
         if mdev_type is None or mdev_type.name != device.extra_info.get('mdev_type'):
             return None
@@ -321,8 +333,8 @@ class MdevKind:
         """Return a dict from name to resource provider, one for each parent.
 
         The name of a provider contains libvirt's name of the parent. After a change of the parent's type, servers may
-        still hold devices of the former type. They are included if both types have the same resource class. Otherwise
-        Placement keeps the former class with the amount that servers use.
+        still hold devices of the former type. A provider includes these devices if the new type has the same resource
+        class. Otherwise they are left out, and Placement keeps the inventory of the former class that servers use.
         """
         view: dict[str, DeviceProvider] = {}
         for device in sorted(devices, key=lambda one: (one.parent_addr, one.address)):
@@ -347,7 +359,11 @@ class MdevKind:
         return False
 
     def _parents(self, functions: Mapping[str, DiscoveredDevice]) -> Iterator[tuple[DiscoveredDevice, EnabledMdevType]]:
-        """Yield each PCI function that must provide mediated devices, with the devices' type, sorted by address."""
+        """Yield (PCI function, type of its mediated devices) for each function to which the configuration gives a type.
+
+        The functions are sorted by address. The type for all other cards is given only to functions that support
+        mediated devices. A function that the configuration names is yielded even if it does not support its type.
+        """
         for address, one in sorted(functions.items()):
             mdev_type = self._types.of(address)
             if mdev_type is not None and (one.get('mdev_types') or address in self._types.named):
@@ -376,7 +392,11 @@ class MdevKind:
         return str(uuid.uuid5(_PLANNED, f'{self._host}/{parent}/{mdev_type}/{number}'))
 
     def _is_ours(self, one: DiscoveredDevice) -> bool:
-        """Return whether Kilonova created the device: its UUID is one that Kilonova computes for its card and type."""
+        """Return whether Kilonova created the mediated device.
+
+        Kilonova computes the UUIDs of its devices from the host, the card, the type and a number. Any other UUID shows
+        that another program created the device.
+        """
         return any(
             self._uuid(one.get('parent_addr'), one['mdev_type'], number) == one['address']
             for number in range(MOST_DEVICES)

@@ -18,7 +18,7 @@ from kilonova.pci.device import BARS, KIND_OF
 CONTENT_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 # Numbers of devices, as tuples of host, device type, status, project or None, and number.
 Counts = Iterable[tuple[str, str, str, str | None, int]]
-# Devices that are not offered, as tuples of host, device type, and extra_info as JSON.
+# Devices that are not offered: (host, device type, extra_info as JSON). The reasons are keys of ``extra_info``.
 Barred = Iterable[tuple[str, str, str]]
 
 DEVICES, BARRED, ALLOCATED, CELL = (

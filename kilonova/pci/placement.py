@@ -1,11 +1,11 @@
-"""A host's devices as resource providers of Placement. The functions here send no requests; the caller does.
+"""A host's devices as resource providers of Placement. The functions here send no requests; the compute service does.
 
-    view = host_devices.providers(nodename)         # of PCI functions: placement_view(nodename, devices, specs)
+    view = host_devices.providers(nodename)   # {provider name: DeviceProvider}, as Placement should have the providers
     for provider in view.values():            # each is a child of the node's root provider
         provider.inventory(), provider.traits
     host_devices = host_devices.provided({provider.address: uuid, …})
     wanted = allocations(view, {provider.address: uuid, …})      # {instance uuid: {provider uuid: {class: n}}}
-    lacking(there, wanted[instance_uuid])     # devices that the allocations ``there`` in Placement lack
+    lacking(there, wanted[instance_uuid])     # the amounts that a server's present allocations ``there`` lack
 
 Each device is one provider, except that the virtual functions of a physical function share one provider, and so do the
 devices of a group. Devices with a physical_network and remote_managed devices are for ports and are never reported.
@@ -57,10 +57,10 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 class DeviceProvider:
     """One resource provider, as it should be in Placement.
 
-    ``resource_class`` is None if no device of the provider is configured any more, but servers still use some. Then the
-    inventory in Placement is kept. If ``reserved`` is None, the value of ``reserved`` in Placement is kept, which an
-    operator or the first use of a one_time_use device may have set. If ``more_traits`` is True, traits that an operator
-    added in Placement are kept.
+    ``address`` is the PCI address of its device. ``resource_class`` is None if the configuration no longer offers its
+    devices, but servers still hold some of them: Placement then keeps the inventory. ``reserved`` is None if Placement
+    keeps its value, which an operator may have set. If ``more_traits`` is True, Placement keeps traits that an operator
+    added.
     """
 
     name: str
@@ -77,7 +77,10 @@ class DeviceProvider:
         return units(self.devices)
 
     def inventory(self) -> dict[str, dict[str, int]]:
-        """Return {resource class: inventory}. Fields that the inventory lacks keep their values in Placement."""
+        """Return {resource class: {field: value}} with the fields total and max_unit, and reserved if it is set.
+
+        For all other fields, the caller keeps the values that Placement has. The result is {} if there is no class.
+        """
         if self.resource_class is None:
             return {}
         inventory = {'total': self.total, 'max_unit': self.total}
@@ -95,10 +98,10 @@ def provider_name(nodename: str, address: str) -> str:
 
 
 def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpecs) -> dict[str, DeviceProvider]:
-    """Return a dict from name to provider, made from all tracked devices.
+    """Return a dict from name to resource provider, for a node's PCI functions that are reported to Placement.
 
     Raises:
-        PlacementPciDependentDeviceException: A physical function and its virtual functions are configured.
+        PlacementPciDependentDeviceException: Device specs match a physical function and also its virtual functions.
         PlacementPciMixedResourceClassException: Devices of one provider have different resource classes.
         PlacementPciMixedTraitsException: Devices of one provider have different traits.
         PlacementPciException: A virtual function has one_time_use.
@@ -111,7 +114,7 @@ def placement_view(nodename: str, devices: Iterable[PciDevice], specs: DeviceSpe
             leftover.append(device)
         elif 'physical_network' not in spec.tags and not spec.remote_managed:
             _add(view, nodename, device, spec)
-    # While a server holds a device, the device stays in its provider, even if it is no longer configured.
+    # A device that no [pci]device_spec matches any more stays in its resource provider while a server holds the device.
     for device in leftover:
         if device.status in OWNED and 'rp_uuid' in device.extra_info:
             _provider(view, nodename, device).devices.append(device)
@@ -126,8 +129,8 @@ def describe_view(nodename: str, view: Mapping[str, DeviceProvider]) -> str:
 def allocations(view: Mapping[str, DeviceProvider], uuids: Mapping[str, str]) -> dict[str, dict[str, dict[str, int]]]:
     """Return the allocations that Placement should have for devices in use.
 
-    The result is {instance uuid: {provider uuid: {resource class: count}}}. ``uuids`` is a dict from the provider's
-    address to its uuid.
+    The result is {instance uuid: {provider uuid: {resource class: count}}}. ``view`` is {provider name: provider}, and
+    ``uuids`` is a dict from the attribute ``address`` of a provider to the provider's uuid in Placement.
     """
     found: dict[str, dict[str, dict[str, int]]] = {}
     for provider in view.values():
@@ -139,7 +142,10 @@ def allocations(view: Mapping[str, DeviceProvider], uuids: Mapping[str, str]) ->
 
 
 def in_use(view: Mapping[str, DeviceProvider]) -> dict[str, frozenset[tuple[str, str | None]]]:
-    """Return the devices that servers hold as {instance uuid: {(address, request id)}}."""
+    """Return the devices that servers hold as {instance uuid: {(address of the device, id of the PCI request)}}.
+
+    ``view`` is {provider name: provider}. The id is None if the device's row names no PCI request.
+    """
     found: dict[str, set[tuple[str, str | None]]] = {}
     for provider in view.values():
         for device in provider.devices:
@@ -151,10 +157,11 @@ def in_use(view: Mapping[str, DeviceProvider]) -> dict[str, frozenset[tuple[str,
 def lacking(
     there: Mapping[str, Mapping[str, Any]], wanted: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """Return the part of ``wanted`` that a server's allocations in Placement lack.
+    """Return the providers in ``wanted`` for which a server's allocations in Placement are too low.
 
-    ``there`` are the allocations in Placement: {provider uuid: {'resources': {resource class: count}}}. If any amount
-    of a provider is too low, the result has all amounts that ``wanted`` has for this provider.
+    ``wanted`` and the result are {provider uuid: {resource class: count}}. ``there`` are the server's present
+    allocations: {provider uuid: {'resources': {resource class: count}}}. The result has all classes that ``wanted`` has
+    for such a provider, because the allocation of a provider is replaced as a whole.
     """
     return {
         uuid: dict(resources)
@@ -166,11 +173,11 @@ def lacking(
 def with_devices(
     there: Mapping[str, Mapping[str, Any]], more: Mapping[str, Mapping[str, int]]
 ) -> dict[str, dict[str, Any]]:
-    """Return a server's allocations ``there`` in Placement, with the allocations ``more`` of its devices added.
+    """Return the new allocations of a server: ``there``, its allocations in Placement, and ``more`` for its devices.
 
-    ``more`` is {provider uuid: {resource class: count}}. It replaces the existing allocation of a provider. This
-    allocation may be for the same device and another resource class, which an earlier ``[pci]device_spec`` had. Then
-    the device would count twice.
+    ``more`` is {provider uuid: {resource class: count}}. For a provider in ``more``, the allocation in ``there`` is
+    dropped. The old allocation may be for the same device with the resource class of an earlier ``[pci]device_spec``.
+    If it were kept, the device would count twice.
     """
     return {
         uuid: {'resources': dict(resources)}
@@ -189,7 +196,8 @@ def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec
     _check_family(provider, device)
     if is_child(device) and 'one_time_use' in spec.tags:
         raise PlacementPciException(
-            error=f'Only type-PCI and type-PF devices may set one_time_use and {device.address} does not qualify'
+            error='Only type-PCI and type-PF devices may set one_time_use and '
+            f'{device.address} does not qualify, because it is a virtual function'
         )
     resource_class = spec.resource_class or (
         group_class(spec.grouping.name)
@@ -198,7 +206,7 @@ def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec
     )
     traits = _traits(spec)
     if provider.devices and unit(device) != device.address:
-        # All devices of a group have the resource class and traits of its first device, which was added before.
+        # The first device of the group has already set the provider's resource class and traits.
         provider.devices.append(device)
         return
     if provider.devices:
@@ -210,7 +218,10 @@ def _add(view: dict[str, DeviceProvider], nodename: str, device: PciDevice, spec
 
 
 def one_time_use(device: PciDevice, specs: DeviceSpecs) -> bool:
-    """Return whether a device can be used only once, until an operator sets ``reserved`` of its provider to 0."""
+    """Return whether the device_spec of a device has one_time_use=true.
+
+    Placement keeps such a device reserved after its first use, until an operator sets ``reserved`` to 0.
+    """
     spec = specs.match(describe(device))
     return spec is not None and _once(spec)
 
@@ -252,10 +263,11 @@ def _check_same(provider: DeviceProvider, device: PciDevice, resource_class: str
 
 
 def guarantors(uuids: Mapping[str, str]) -> dict[str, str]:
-    """Return a dict from interface to the uuids of the providers that Neutron's agents reported for it.
+    """Return {network interface: comma-separated uuids of its QoS providers in Placement}.
 
-    ``uuids`` is a dict from provider name to uuid. An agent's provider is named 'HOST:kind of agent:interface'. The
-    uuids for an interface are joined as comma-separated text.
+    Neutron's agents report these providers, which have minimum bandwidth and packet rate. Their names have the form
+    'HOST:kind of agent:interface', for example 'gpu1:NIC Switch agent:ens1f0'. ``uuids`` is a dict from the name of
+    each provider of the host to its uuid. Providers with other names are ignored.
     """
     found: dict[str, list[str]] = {}
     for name, uuid in uuids.items():

@@ -42,9 +42,9 @@ from kilonova.pci.request import (
     guarantors,
 )
 
-# Tag of devices that only ports may use.
+# Tag in a device_spec. Its devices are given only to Neutron ports, not to the aliases of flavors.
 NETWORK = 'physical_network'
-# Tag of devices on a SmartNIC that connects its ports itself. Only ports that ask for this tag get such devices.
+# Tag in a device_spec for devices of a SmartNIC (DPU). They are given only to ports with vnic_type remote-managed.
 REMOTE_MANAGED = 'remote_managed'
 _FIELDS = ('vendor_id', 'product_id', 'numa_node')
 # A NUMA policy that only this module uses: the devices may be on any NUMA node of the host.
@@ -98,7 +98,10 @@ class DevicePool:
         return True
 
     def guarantees(self, providers: set[str]) -> bool:
-        """Return whether one of these providers guarantees resources (bandwidth) to ports on the pool's devices."""
+        """Return whether one of these QoS providers of Neutron belongs to the physical function of the pool's devices.
+
+        The providers have minimum bandwidth or packet rate. The property PORT_PROVIDERS of the pool lists their uuids.
+        """
         return not providers.isdisjoint(str(self.keys.get(PORT_PROVIDERS, '')).split(','))
 
 
@@ -129,7 +132,7 @@ class PciPools:
     ) -> PciPools:
         """Return the host's pools from devices, each with the properties of its pool (``DeviceKind.pool_keys``).
 
-        Only available devices count as free. The pool of a device that a server holds exists even if it counts 0.
+        Only available devices count as free. If servers hold all devices of a pool, its count is 0.
         """
         pools: dict[frozenset[tuple[str, str | int | None]], DevicePool] = {}
         for device, keys in devices:
@@ -197,9 +200,10 @@ class PciPools:
         return taken
 
     def providers(self, requests: Requests) -> dict[str, list[str]] | None:
-        """Choose providers for the flavor's requests from these pools, in place of a query to Placement.
+        """Choose resource providers of free devices for the requests of the flavor's PCI aliases.
 
-        Return {group of the Placement query: [provider uuid]}, or None if the pools can't serve the requests.
+        Used if the scheduler chooses a host with its own data and does not query Placement. Return a dict in the form
+        of Placement's mappings, {request group: [provider uuid]}, or None if too few devices are free.
         """
         trial = self.copy()
         mappings: dict[str, list[str]] = {}
@@ -236,15 +240,16 @@ class PciPools:
     def _serve(
         self, request: InstancePCIRequest, pools: list[DevicePool], providers: Counter[str | None]
     ) -> list[tuple[DevicePool, int, list[PciDevice]]]:
-        """Take devices for one request from ``pools``, and return (pool, count, devices) for each of them.
+        """Take devices for one request out of ``pools``, and return (pool, number of devices taken, the devices).
 
-        In the scheduler, which knows only counts, ``devices`` is empty. Raises PciDeviceRequestFailed if there are too
-        few devices.
+        There is one such tuple for each pool, perhaps with the number 0. In the scheduler, which knows only numbers,
+        the list of devices is empty. ``providers`` has the number of devices to take at each resource provider; if it
+        is empty, any provider is accepted. Raises PciDeviceRequestFailed if there are too few devices.
         """
         taken = []
         missing, left = request.count, providers.copy()
         for pool in pools:
-            # Skip a pool that is not offered any more, because ``_take_from`` took a device that excludes its devices.
+            # ``_take_from`` may have removed this pool from self.pools when it took devices of an earlier pool.
             if pool not in self.pools:
                 continue
             share = min(left[pool.rp_uuid] if providers else missing, pool.count)
@@ -263,7 +268,8 @@ class PciPools:
         if pool.devices is not None:
             devices, pool.devices = pool.devices[:count], pool.devices[count:]
         # A physical function and its virtual functions can't be held at the same time.
-        # If a physical function is taken, the pool of its virtual functions is removed, and the other way round.
+        # After a physical function is taken, the pool of its virtual functions is removed from self.pools.
+        # After a virtual function is taken, the pool of its physical function is removed from self.pools.
         kind = pool.keys.get('dev_type')
         gone = CHILD_TYPES if kind == PF else {PF} if kind in CHILD_TYPES else ()
         address = pool.keys.get('address')
@@ -285,8 +291,9 @@ class PciPools:
     ) -> list[DevicePool] | None:
         """Return the pools that may serve the request, best first, or None if they have too few devices.
 
-        ``providers`` are the request's allocated providers with their amounts. ``cells`` are the host's NUMA cells on
-        which the guest is placed. ``chosen`` are the providers that must guarantee the port's resources.
+        ``providers`` is the number of devices that Placement allocated at each resource provider. ``cells`` are the
+        host's NUMA cells on which the guest is placed. ``chosen`` are the QoS providers (minimum bandwidth or packet
+        rate) that Placement allocated for the port. If it is not empty, a pool must list one of them.
         """
         specs, count = request.spec, request.count
         pools = [
@@ -299,7 +306,7 @@ class PciPools:
             pools = [pool for pool in pools if pool.guarantees(chosen)]
         if _total(pools) < count:
             return None
-        # NUMA affinity is not checked for mediated devices, because Placement has already chosen the parent card.
+        # NUMA affinity is ignored for mediated devices: the allocation in Placement already fixes their parent card.
         if _asks(specs, 'dev_type', MDEV):  # 2: NUMA nodes
             numa_policy = ANYWHERE
         else:
@@ -348,17 +355,17 @@ class PciPools:
 
 
 def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]) -> bool:
-    """Return whether a request with these specs must not get devices with these pool keys.
+    """Return True if a PCI request with these specs must not get devices of a pool with these properties.
 
-    Some devices are only for ports: remote managed devices, devices of a physical network, and functions with a
-    representor. Only requests of such ports get them.
+    Remote managed devices are only for ports with vnic_type remote-managed. Devices with the tag physical_network are
+    only for ports. A port without hardware offload does not get a virtual function in switchdev mode.
     """
     if keys.get(REMOTE_MANAGED) == 'true' and not _asks(specs, REMOTE_MANAGED, 'true'):
         return True
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
-    # A function with a representor is connected to the network by the switch on its card.
-    # Only ports that use the card's switch can have a function with a representor.
+    # A virtual function in switchdev mode is connected to the network by the switch on its card.
+    # Return True if the pool has such functions, but the port has neither hardware offload nor is remote-managed.
     return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 

@@ -24,7 +24,7 @@ from kilonova.pci.request import PORT_GROUPS, as_list
 
 # A dict from a port's vnic_type to its device's dev_type. Ports of all other vnic_types get virtual functions.
 _TYPES = {PHYSICAL: PF, VDPA: kinds.VDPA}
-# A dict from a device property that ports may ask for to its name in messages.
+# A dict from a property in the spec of a port's PCI request to the word for this property in error messages.
 _KINDS = {'trusted': 'trusted', REMOTE_MANAGED: 'remote-managed', SWITCHDEV: 'switchdev'}
 
 
@@ -40,10 +40,10 @@ def request_of(
 ) -> InstancePCIRequest:
     """Return the PCI request of a port for one function in this physical network.
 
-    ``physical_network`` is None for a tunnelled network; the port then gets only a function whose device_spec has
-    physical_network null. ``trusted`` asks for a function whose device_spec has the tag trusted. ``offloaded`` asks for
-    a function with a representor. ``groups`` are the groups of the Placement query with which the port asks for
-    guaranteed resources, such as bandwidth.
+    ``physical_network`` is None for a tunnelled network: the port then gets a function whose device_spec has
+    ``physical_network`` null. ``trusted`` requests a function whose device_spec has the tag trusted. ``offloaded``
+    (hardware offload) requests a virtual function in switchdev mode. ``groups`` are the names of the port's request
+    groups for QoS minimum bandwidth and packet rate in the query to Placement.
     """
     of_kind = {'trusted': trusted, REMOTE_MANAGED: vnic_type == REMOTE, SWITCHDEV: offloaded}
     wanted = {
@@ -71,10 +71,11 @@ def requests_of_ports(requests: Iterable[InstancePCIRequest] | InstancePCIReques
 def asking(
     requests: Iterable[InstancePCIRequest] | InstancePCIRequests | None, groups: Mapping[str, Collection[str]]
 ) -> list[InstancePCIRequest]:
-    """Return copies of the requests in which each port's request names the port's groups of a new Placement query.
+    """Return the PCI requests with the names of their ports' QoS request groups, before a new query to Placement.
 
-    ``groups`` is a dict from port id to names of groups, which request guaranteed resources for the port, such as
-    bandwidth. Groups of an earlier query, and the providers that Placement chose for them, are removed.
+    ``groups`` is a dict from port id to the names of the port's request groups (minimum bandwidth, packet rate) in this
+    query. By the names, a host later finds the provider that Placement chose for a port. The names and providers of an
+    earlier query are removed. Requests that are not of a port are returned unchanged.
     """
     return [
         request

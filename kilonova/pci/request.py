@@ -34,7 +34,7 @@ from kilonova.pci.device import MDEV, PORT_PROVIDERS
 EXTRA_SPEC = 'pci_passthrough:alias'
 # The form of the value of the extra spec pci_passthrough:alias. It is shown to users if a value has another form.
 VALUE_REGEX = r'[^:]+:\d+(?:\s*,\s*[^:]+:\d+)*'
-# VALUE_FORM matches the same values as VALUE_REGEX. It can match each space in only one way, so matching is fast.
+# VALUE_FORM accepts the same values as VALUE_REGEX, but never needs slow backtracking for a value with many spaces.
 VALUE_FORM = re.compile(r'[^:]+:\d+(?:\s*,[^:]+:\d+)*')
 NUMA_POLICIES = ('required', 'preferred', 'legacy', 'socket')
 DEFAULT_NUMA_POLICY = 'legacy'
@@ -42,11 +42,11 @@ DEFAULT_NUMA_POLICY = 'legacy'
 ACCELERATORS = 'device_profile_'
 # Maximum number of devices of one flavor. Each device is a group in the query to Placement, which must fit into a URL.
 MOST_DEVICES = 256
-# PORT_GROUPS is a key in the spec of a port's PCI request. Its value has names of groups of the Placement query.
-# The groups in PORT_GROUPS request resources that are guaranteed to the port, such as bandwidth.
-# The port gets a device whose providers (PORT_PROVIDERS) include one that Placement chose for these groups.
+# PORT_GROUPS is a key in the spec of a port's PCI request. Its value is comma-separated names of request groups.
+# The request groups in PORT_GROUPS ask Placement for the port's QoS minimum bandwidth and packet rate.
+# The port gets a device with a QoS provider (PORT_PROVIDERS) that Placement chose for a request group in PORT_GROUPS.
 PORT_GROUPS = 'port_groups'
-# Keys of a request's spec that only concern Placement, so they are not compared with the properties of pools.
+# Keys of a PCI request's spec that ``DevicePool.matches`` ignores, because they only concern Placement's providers.
 PLACEMENT_KEYS = frozenset(('resource_class', 'traits', 'rp_uuids', PORT_GROUPS, PORT_PROVIDERS))
 
 _COUNT = re.compile('[0-9]{1,9}')
@@ -154,7 +154,7 @@ def _parse_alias(text: str, pci_in_placement: bool) -> Alias:
     name = entry.pop('name').strip()
     if not name:
         raise PciInvalidAlias(reason=f"the name is empty in '{text}'")
-    # Drop capability_type. The schema allows this key, but no pool has such a property, so nothing would match.
+    # Drop capability_type, which Nova's schema of [pci]alias allows. Devices have no such property to compare.
     entry.pop('capability_type', None)
     beside = [key for key in ('vendor_id', 'product_id', 'device_type', 'live_migratable') if key in entry]
     if 'group' in entry and beside:
@@ -193,12 +193,16 @@ def _merge(old: Alias, new: Alias, pci_in_placement: bool) -> Alias:
             reason=f"multiple specifications of alias '{new.name}' are not supported with pci_in_placement"
         )
     if old.numa_policy != new.numa_policy:
-        raise PciInvalidAlias(reason=f"NUMA policy mismatch for alias '{new.name}'")
+        raise PciInvalidAlias(
+            reason=f"NUMA policy mismatch for alias '{new.name}': its definitions differ in numa_policy"
+        )
     types = {one.get('dev_type') for one in (*old.specs, *new.specs)}
     if None in types:
         raise PciInvalidAlias(reason=f"alias '{new.name}' is defined several times: each definition needs device_type")
     if len(types) > 1:
-        raise PciInvalidAlias(reason=f"Device type mismatch for alias '{new.name}'")
+        raise PciInvalidAlias(
+            reason=f"Device type mismatch for alias '{new.name}': its definitions differ in device_type"
+        )
     return Alias(old.name, old.numa_policy, old.specs + new.specs)
 
 
@@ -270,10 +274,10 @@ def group_name(request_id: str, index: int) -> str:
 
 
 def request_groups(requests: Iterable[InstancePCIRequest] | InstancePCIRequests) -> list[RequestGroup]:
-    """Return one group of the Placement query for each device that aliases of the flavor request.
+    """Return one request group of the Placement query for each device that the flavor's PCI aliases request.
 
-    Requests of ports have no group, because their devices are not tracked in Placement. Raises PciInvalidAlias if an
-    alias has several specs.
+    PCI requests of Neutron ports give no group, because devices with physical_network are not reported to Placement.
+    Raises PciInvalidAlias if an alias has several specs.
     """
     return [
         _group(request, index)
@@ -328,18 +332,16 @@ def on_host(
     allocations: Mapping[str, Any],
     mappings: Mapping[str, Sequence[str]],
 ) -> InstancePCIRequests | None:
-    """Return the requests for a claim on the host that Placement allocated, or None if the server needs no devices.
+    """Return the PCI requests for a server's claim on a host, or None if the server needs no devices.
 
-    The result has the given requests with their allocated providers. It also has one new request for each other
-    resource class (VGPU or a custom class) that Placement allocated on providers below the host's root provider
-    ``root``.
+    The result has ``requests`` (of aliases and ports) with the providers that Placement allocated for them. It also has
+    one new request for each resource class of the flavor (VGPU or a custom class) that Placement allocated below the
+    host's root provider ``root``; its id is computed from ``operation``, the operation's uuid, so that it never varies.
     ``allocations`` is {provider uuid: {'resources': {class: amount}}}, and ``mappings`` is {group: [provider uuid]}.
-    The ids of new requests are computed from ``operation`` (the operation's uuid), so that a repeated claim has the
-    same ids.
     """
     kept = [request for request in as_list(requests) if request.source != request.FLAVOR_RESOURCES]
     made = with_allocation(kept, mappings, instance_uuid)
-    # Leave out the groups of device profiles, because Cyborg, and not the host, assigns their devices.
+    # Make no PCI request for the providers of Cyborg's device profiles, because Cyborg assigns their devices.
     others = {
         provider for group, providers in mappings.items() if group.startswith(ACCELERATORS) for provider in providers
     }
@@ -353,7 +355,7 @@ def on_host(
         }
     )
     for request in kept:
-        # Subtract the resources of the given requests, so that no new request claims the same devices a second time.
+        # Subtract what Placement allocated for aliases and ports, so that no new request claims the same devices again.
         for provider in itertools.chain.from_iterable(
             mappings.get(group_name(request.request_id, index), ()) for index in range(request.count)
         ):
@@ -380,10 +382,11 @@ def on_host(
 
 
 def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Return the provider uuid of each device of a request, as allocated by Placement.
+    """Return the uuid of the resource provider that Placement allocated for each device of a PCI request.
 
-    ``mappings`` is {group of the Placement query: [provider uuid]}. If it has no group of the request, the result has
-    the uuids in the request's own spec.
+    ``mappings`` is {request group: [provider uuid]}. The groups of a request are named <request id>-0, -1, and so on.
+    If ``mappings`` has none of them, the uuids are read from ``rp_uuids`` in the request's spec, which an earlier
+    allocation stored there.
     """
     if mappings:
         found = [
@@ -395,9 +398,10 @@ def allocated_providers(request: InstancePCIRequest, mappings: Mapping[str, Sequ
 
 
 def guarantors(request: InstancePCIRequest, mappings: Mapping[str, Sequence[str]] | None) -> set[str]:
-    """Return the providers that guarantee a port's resources, such as bandwidth, or an empty set if it needs none.
+    """Return the uuids of the QoS providers that Placement chose for a port, or an empty set if the port has no QoS.
 
-    The uuids of the providers are read from Placement's mappings, or else from the request's own spec.
+    They are Neutron's providers of minimum bandwidth and packet rate. The uuids are read from ``mappings``, {request
+    group: [provider uuid]}, or, without mappings, from PORT_PROVIDERS in the request's spec.
     """
     spec = request.spec[0] if request.spec else {}
     if mappings and spec.get(PORT_GROUPS):

@@ -20,8 +20,9 @@ TAGS = ('managed', 'live_migratable', 'trusted', 'parent_ifname', 'mac_address')
 def shown(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a device in the form that administrators see, made from a row of ``queries.pci_devices.page``.
 
-    ``resource_provider`` is the UUID of the device's provider in Placement. ``tags`` are the tags that the device's
-    host reported. ``barred`` is a dict from reason to text, for reasons why the device is not offered.
+    Some keys of the result: ``resource_provider`` is the UUID of the device's provider in Placement. ``tags`` has
+    properties such as trusted or mac_address. ``barred`` has the reasons why the device is not offered to servers, for
+    example {'disabled': 'the fan is loud'}.
     """
     info = texts.read(f'extra_info of device {row["address"]}', row['extra_info'], texts.mapping, {})
     return {
@@ -55,8 +56,8 @@ def shown(row: Mapping[str, Any]) -> dict[str, Any]:
 def shown_entry(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return one entry of a device's history in the form that administrators see.
 
-    ``row`` is a row of ``queries.device_history.page``. The entry's ``id`` is the device's uuid, a dot, and the row's
-    number in its cell.
+    ``row`` is a row of ``queries.device_history.page``. The entry's ``id`` is <device uuid>.<row id>. The row id alone
+    is unique only in the database of one cell.
     """
     return {
         'id': f'{row["device_uuid"]}.{row["id"]}',

@@ -310,8 +310,8 @@ class _Nothing:
 def _check_remote_managed(address: AddressMatch | None, devname: object, sysfs_root: str) -> None:
     if isinstance(address, _Nothing):
         raise PciDeviceRemoteManagedNotPresent(device=devname)
-    # Refuse a spec whose ``devname`` is the network interface of a physical function.
-    # Accept a physical function's address in ``address``, because it also selects the function's virtual functions.
+    # Refuse a remote_managed spec whose ``devname`` is the network interface of a physical function.
+    # Accept a spec with the address of a physical function, because this address also matches its virtual functions.
     full = address.full if devname is not None and isinstance(address, GlobAddress) else None
     if full is not None and sysfs.is_physical_function(full, sysfs_root):
         raise PciDeviceInvalidPFRemoteManaged(address=full)

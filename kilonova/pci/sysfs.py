@@ -14,8 +14,8 @@ from pathlib import Path
 from kilonova.pci.vpd import MOST
 
 ROOT = '/sys'
-# Pattern of the kernel's names of representors, such as pf0vf3 or c1pf0sf7.
-# Ports of a card's switch that are not representors have names like p0 and pf0, which the pattern does not match.
+# Pattern of the text in sysfs's file phys_port_name of a representor of a virtual function, such as pf0vf3 or c1pf0sf7.
+# The pattern does not match p0 (a physical port of the card) and pf0 (a physical function).
 _REPRESENTOR, _MOST_NAME = re.compile(rb'[vs]f\d+\s*$'), 64
 _NUMBER, _MOST = re.compile(rb'^\s*\d{1,9}\s*$'), 64
 # Number of bytes of the PCI configuration space that every user may read.
@@ -26,8 +26,8 @@ _ADDRESS = re.compile(r'^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$', re.IGNO
 def address_of_netdev(name: str, root: str = ROOT) -> str | None:
     """Return the PCI address of a network interface, or None if there is no such interface or it is not a PCI device.
 
-    The interface's link ``device`` in sysfs may lead to a device below the PCI function (virtio, for example), so the
-    PCI function is searched upwards in the link's path.
+    The link /sys/class/net/<name>/device may lead to a device below the PCI function, for example to virtio0. The
+    result is the last PCI address in the path to which the link leads.
     """
     if '/' in name:
         return None
@@ -73,10 +73,10 @@ def vgpu_type(address: str, root: str | None = None) -> int | None:
 
 
 def has_fallen_off(address: str, root: str | None = None) -> bool:
-    """Return whether a PCI function no longer answers: its configuration space then reads as all ones.
+    """Return whether a PCI function no longer answers on the bus: each byte of its configuration space reads as 0xff.
 
-    A virtual function has an all-ones vendor id even if it answers, so all bytes are compared. Return False if the
-    function or its configuration can't be read.
+    The first 64 bytes are read and must all be 0xff. The vendor id alone does not suffice, because a working virtual
+    function has the vendor id 0xffff. Return False if the configuration space can't be read.
     """
     try:
         with Path(root or ROOT, 'bus', 'pci', 'devices', address, 'config').open('rb') as file:

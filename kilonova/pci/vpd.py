@@ -9,7 +9,7 @@ and including this byte must be 0 modulo 256 (PCI Local Bus Specification 3.0, a
 
 from __future__ import annotations
 
-# Maximum size of VPD in bytes, as its addresses have 15 bits.
+# Maximum size of VPD in bytes. PCI addresses the bytes of VPD with 15 bits.
 MOST = 1 << 15
 _READ_ONLY, _END = 0x90, 0x78
 # Size in bytes of a field's keyword and length.
@@ -40,8 +40,8 @@ def _read_only(data: bytes) -> tuple[int, int]:
     """
     start = 0
     while start < len(data) and data[start] != _END:
-        # A tag whose highest bit is set is followed by two bytes with the length of the resource.
-        # A tag whose highest bit is not set has the length in its lowest three bits.
+        # A VPD resource begins with a tag byte. If the tag is 0x80 or higher, two bytes with the length follow it.
+        # If the tag is lower than 0x80, its lowest three bits are the length of the VPD resource.
         is_large = data[start] >= 0x80
         head = 3 if is_large else 1
         length = int.from_bytes(data[start + 1 : start + 3], 'little') if is_large else data[start] & 7

@@ -166,7 +166,7 @@ def test_nothing_else_is_such_a_port(site: Site) -> None:
         (site.port(None), "its vnic_type is 'accelerator-direct', but it has no device profile"),
         (site.port(vnic_type='direct'), "profile 'nic', but its vnic_type is 'direct'"),
         (site.port(resource_request={'request_groups': []}), 'it has a resource request'),
-        (site.port('nics'), 'a port must ask for exactly one accelerator'),
+        (site.port('nics'), 'the device profile of a port must request exactly one accelerator'),
         (site.port('none'), 'Expected 1 device profile but got nothing'),
     ):
         answer = site.cloud.request(

@@ -791,7 +791,7 @@ def test_a_live_migration_ends_while_cyborg_is_silent(parted: Accelerated, ended
 def test_what_no_flavor_can_ask_for(accelerated: Accelerated, make_cloud: Callable[..., Cloud]) -> None:
     cloud = accelerated.cloud
     accelerated.cyborg.profiles['odd'] = [{'resources:FPGA': '900'}]
-    for profile, said in (('none', 'got nothing'), ('fpga,two', "'fpga,two'"), ('odd', '1 to 64 are accepted')):
+    for profile, said in (('none', 'got nothing'), ('fpga,two', "'fpga,two'"), ('odd', '1 to 64 accelerators')):
         response = cloud.request(
             'POST',
             '/servers',

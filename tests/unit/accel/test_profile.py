@@ -28,13 +28,13 @@ def test_each_group_comes_from_one_provider():
 @pytest.mark.parametrize(
     ('group', 'said'),
     [
-        ({'resources:FPGA': '0'}, "resources:FPGA='0'; 1 to 64 are accepted"),
-        ({'resources:FPGA': '65'}, "resources:FPGA='65'; 1 to 64"),
+        ({'resources:FPGA': '0'}, "resources:FPGA='0'; a group may request 1 to 64 accelerators"),
+        ({'resources:FPGA': '65'}, "resources:FPGA='65'; a group may request 1 to 64"),
         ({'resources:FPGA': 'x'}, "resources:FPGA='x'"),
         ({'resources:': '1'}, "'resources:'"),
         ({'resources:FPGA': '1', 'trait:a b': 'required'}, "'trait:a b'"),
-        ({'resources:FPGA': '1', 'trait:CUSTOM_A': 'maybe'}, "'maybe', which is neither required nor forbidden"),
-        ({'accel:x': '1'}, 'group 0 asks for no resources'),
+        ({'resources:FPGA': '1', 'trait:CUSTOM_A': 'maybe'}, "'maybe'; the value must be 'required' or 'forbidden'"),
+        ({'accel:x': '1'}, 'group 0 requests no resources'),
         ({'resources:FPGA': '40', 'resources:PGPU': '40'}, 'more than 64 accelerators'),
     ],
 )
@@ -49,8 +49,8 @@ def test_what_cannot_be_asked_for(group, said):
     [
         ([], 'got nothing'),
         ([{'groups': []}] * 2, 'but got 2'),
-        ([{'groups': []}], 'it has 0 groups'),
-        ([{'groups': [{}] * 65}], 'it has 65 groups'),
+        ([{'groups': []}], 'the profile has 0 groups'),
+        ([{'groups': [{}] * 65}], 'the profile has 65 groups'),
     ],
 )
 def test_answers_that_are_not_one_profile(found, said):
@@ -63,5 +63,7 @@ def test_the_profile_of_a_port():
     (group,) = Profile('p', ({'resources:CUSTOM_NIC': '1'},)).of_port('port')
     assert (group.requester_id, group.resources) == ('device_profile_0port', {'CUSTOM_NIC': 1})
     for groups in (({'resources:CUSTOM_NIC': '2'},), ({'resources:CUSTOM_NIC': '1'},) * 2):
-        with pytest.raises(DeviceProfileError, match='a port must ask for exactly one accelerator'):
+        with pytest.raises(
+            DeviceProfileError, match='the device profile of a port must request exactly one accelerator'
+        ):
             Profile('p', groups).of_port('port')

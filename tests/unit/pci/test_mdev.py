@@ -74,7 +74,7 @@ def by_parent(devices: NodeDevices) -> dict[str, int]:
         (
             'a,b',
             {'a': {'device_addresses': [ONE]}, 'b': {'device_addresses': [ONE.upper()]}},
-            f'duplicate types for PCI ID {ONE}: a and b',
+            f'duplicate types for PCI ID {ONE}: it is in device_addresses of the types a and b',
         ),
     ],
 )
@@ -90,12 +90,12 @@ def test_bad_configuration_is_refused(types, sections, text):
         (
             {'address': ONE},
             [parent(ONE)],
-            f'{ONE} has mediated devices of type nvidia-35, but [pci]device_spec also names',
+            f'{ONE} is configured for mediated devices of type nvidia-35, but [pci]device_spec also matches',
         ),
         (
             {'address': TWO},
             [builders.found(TWO, dev_type='type-PF'), parent(ONE, dev_type='type-VF', parent_addr=TWO)],
-            f'{ONE} has mediated devices',
+            f'{ONE} is configured for mediated devices',
         ),
         (None, [parent(ONE, mdev_type='nvidia-36')], 'supports only nvidia-36'),
         (None, [builders.found(ONE)], 'supports only none'),
