@@ -36,7 +36,7 @@ def last_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime
 
 
 def present_period(unit: str, moment: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """Return two times: the end of the last complete period before ``moment``, and ``moment`` itself.
+    """Return the begin of the audit period that is in progress at ``moment``, and ``moment`` as its end so far.
 
     ``unit`` is the length of a period, such as 'month' (see ``last_period``).
     """

@@ -199,7 +199,7 @@ class KilonovaObject(ovo.VersionedObject):
     def replaced(self, **values: Any) -> Self:
         """Return a copy in which the given fields have new values and are marked as changed.
 
-        The copy shares its other values with this object.
+        The other values are not copied: a list in another field, for example, is the same list in both objects.
         """
         other = self.__class__.__new__(self.__class__)
         other.__dict__.update(self.__dict__, _changed_fields=set(self._changed_fields))
@@ -308,15 +308,15 @@ class KilonovaObject(ovo.VersionedObject):
     @functools.lru_cache(maxsize=1024)
     def obj_class_from_name(cls, objname: str, objver: str) -> type[ovo.VersionedObject]:
         """Return the registered class of an object name and version."""
-        # Ignore the third part of a version. An object of version 1.2.1 has the fields of version 1.2 and some more.
+        # An object of version 1.2.1 has the fields of version 1.2 and additional fields. Read it as 1.2, without these.
         return super().obj_class_from_name(objname, '.'.join(objver.split('.')[:2]))
 
     # -- results of remote calls ---------------------------------------------------------------------------------------
     def apply_updates(self, updates: dict[str, Any]) -> None:
-        """Set the fields that a remote call changed.
+        """Set the fields of this object that a conductor changed when it ran a remotable method of the object.
 
-        ``updates`` is {field: primitive or object}. It also has the key ``obj_what_changed``, the set of fields that
-        are still marked as changed after the call.
+        ``updates`` is the conductor's reply: {field: primitive or object}. Its key ``obj_what_changed`` has the names
+        of the fields that are marked as changed from now on; all other fields are not marked.
         """
         readers, state = self._readers, self.__dict__
         for name, value in updates.items():

@@ -112,8 +112,8 @@ class ComputeNode(PersistentObject, KilonovaObject):
     def from_row(cls, ctxt: RequestContext | None, row: dict[str, Any]) -> Self:
         """Return the node that a row of ``compute_nodes`` describes.
 
-        A JSON text that cannot be read is treated as empty. Otherwise the host could not start, and could not replace
-        the text by a correct one.
+        A JSON text that cannot be read is treated as empty. If it raised an error, the compute service could not start,
+        and so could not replace the text by a correct one.
         """
         where = f'of node {row.get("hypervisor_hostname")}'
         values = {**row, 'deleted': bool(row.get('deleted')), 'mapped': row.get('mapped') or 0}
@@ -130,7 +130,8 @@ class ComputeNode(PersistentObject, KilonovaObject):
         values['pci_device_pools'] = texts.read(
             f'pci_stats {where}', row.get('pci_stats'), lambda text: PciDevicePoolList.from_column(text, ctxt), None
         )
-        # Each usage report has a higher number than the last one. If ``stats`` cannot be read, use the row's number.
+        # ``stats`` has the number of the host's last usage report. The host gives each report a higher number.
+        # If ``stats`` cannot be read, take the number from the column ``usage_serial``.
         last = {'usage_serial': str(row['usage_serial'])} if row.get('stats') and row.get('usage_serial') else {}
         values['stats'] = texts.read(f'stats {where}', row.get('stats'), texts.mapping, last)
         return cls.loaded(ctxt, ((name, values[name]) for name in cls.fields if name in values))

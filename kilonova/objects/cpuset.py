@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Set
 
 _PART = re.compile(r'(?P<not>\^)?\s*(?P<first>\d{1,9})(\s*-\s*(?P<last>\d{1,9}))?')
-# CPU numbers must be lower than this limit. A list may have at most twice as many numbers, so that it fits in memory.
+# CPU numbers must be lower than this limit. The ranges of a list may cover at most twice as many numbers in total.
 MOST = 1 << 16
 
 

@@ -53,7 +53,7 @@ class Set(ovo.Set[Any]):
 
     def to_primitive(self, obj: Any, attr: str, value: set[Any]) -> tuple[object, ...]:
         """Return the elements in sorted order."""
-        return super().to_primitive(obj, attr, sorted(value))  # type: ignore[arg-type]  # any iterable works
+        return super().to_primitive(obj, attr, sorted(value))  # type: ignore[arg-type]  # a list works, too
 
 
 class SetOfIntegersField(AutoTypedField[set[int]]):
@@ -164,7 +164,10 @@ class WordList(ovo.Enum):
         self._spellings = dict(spellings or {})
 
     def coerce(self, obj: object, attr: str, value: object) -> str:
-        """Return the enum's word for a value. Raises ValueError if no word of the enum fits."""
+        """Return the word of the enum for a value, which may differ in upper and lower case or have another spelling.
+
+        Raises ValueError if the value is no word of the enum.
+        """
         if value in self._known:
             return str(value)
         word = str(value).lower()
@@ -180,7 +183,7 @@ def enum(name: str, words: Collection[str], spellings: Mapping[str, str] | None 
     ``spellings`` is {other spelling: word}. Each word is also an attribute of the class: ``type-PCI`` is the attribute
     ``TYPE_PCI``.
     """
-    # Create a class with the given name, because the fingerprint of an object contains the class names of its fields.
+    # Each enum is a class with its own name, because the fingerprint of an object has the class names of its fields.
     kind = type(name, (WordList,), {})(words, spellings)
     constants = {re.sub(r'\W', '_', word).upper(): word for word in words}
     return type(f'{name}Field', (BaseEnumField,), {'AUTO_TYPE': kind, '__module__': __name__, **constants})

@@ -195,9 +195,9 @@ def _cpus(texts: list[str]) -> list[set[int]]:
     cells: list[set[int]] = []
     for text in texts:
         cells.append(cpuset.parse(text))
-        # Limit the sum over all NUMA cells. Otherwise many cells that each list all CPUs would fill the memory.
+        # Limit the vCPU numbers of all cells together. Without a limit, an image could use up this process's memory.
         if sum(map(len, cells)) > 2 * cpuset.MOST:
-            raise ValueError(f'the NUMA cells together have more than {2 * cpuset.MOST} CPU numbers')
+            raise ValueError(f'the NUMA cells together list more than {2 * cpuset.MOST} vCPU numbers')
     return cells
 
 

@@ -37,7 +37,7 @@ from kilonova.objects.volume import AttachedVolume
 if TYPE_CHECKING:
     from kilonova.db.engine import Connection
 
-# Fields that are not columns of the table ``instances``.
+# Fields that are not columns of the table ``instances``. Most are stored in other tables, such as instance_extra.
 ELSEWHERE = frozenset(
     (
         'services',
@@ -280,13 +280,13 @@ class Instance(PersistentObject, KilonovaObject):
 
     @remotable
     def save(self, expected_task_state: Any = None, expected_vm_state: Any = None) -> None:
-        """Write the changed columns, except the states, in one compare-and-swap.
+        """Write the changed columns except vm_state and task_state, if the server has the expected states.
 
-        An expected state is one state or a list of states; None in a list means no task. Entries of ``system_metadata``
-        are written, and entries with the value None are deleted. ``metadata`` and devices are not written. Steps of an
-        operation do not use this method, but ``objects.Save``.
+        An expected state is one state, a list of states, or None for any state; None in a list means no task. Check and
+        write are one transaction. Entries of ``system_metadata`` are written, and entries with the value None are
+        deleted. ``metadata`` and devices are not written. Steps of an operation use ``objects.Save`` instead.
 
-        Raises Conflict if the server is in another state or is deleted.
+        Raises Conflict if the server has another state or is deleted.
         """
         rows = self.to_rows(changed_only=True)
         expect = {
@@ -356,10 +356,11 @@ class Instance(PersistentObject, KilonovaObject):
         }
 
     def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
-        """Set the fields to their values before a move, and return them as {column of ``instance_extra``: JSON text}.
+        """Set flavor, PCI requests and NUMA topology to their values before a move.
 
-        ``context`` is the server's migration context. The method may be called before or after the destination has
-        written the new flavor.
+        Return the new values as {column of ``instance_extra``: JSON text}. ``context`` is the server's migration
+        context, which has the old values. If it is None, only the flavor is set. The old flavor is ``old_flavor`` if
+        the destination has already written the new flavor, otherwise ``flavor``.
         """
         self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
         self.old_flavor: Flavor | None = None

@@ -85,8 +85,8 @@ def _flavors(ctxt: RequestContext | None, text: str) -> dict[str, Any]:
     return found
 
 
-# A dict from a column to the values {field: value} that are set if the column cannot be read.
-# If a column that is not in _INSTEAD cannot be read, the field with the column's name is set to None.
+# {column: {field: value}}: the values that fields of a server get if the column's text cannot be read.
+# If the text of any other column cannot be read, the field with the column's name is set to None.
 _INSTEAD: Mapping[str, dict[str, Any]] = {
     'flavor': {'old_flavor': None, 'new_flavor': None},
     'network_info': {},

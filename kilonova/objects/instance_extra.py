@@ -130,10 +130,11 @@ class InstancePCIRequests(KilonovaObject):
         return json.dumps([{**_UNSET, **request.primitive_data()} for request in self.requests])
 
     def without_providers(self) -> InstancePCIRequests:
-        """Return a copy of the requests whose specs name no provider of Placement. A stored RequestSpec has this copy.
+        """Return a copy of the requests without the uuids of resource providers, for storage in a RequestSpec.
 
-        Requests that come from resource classes of the flavor are left out, because they are created again after each
-        allocation.
+        The keys rp_uuids and port_rp_uuids are removed from all specs, because the uuids are valid only for one
+        allocation. Requests that were made from resource classes of the flavor are left out, because they are made
+        again after each allocation.
         """
         return self.replaced(
             requests=[

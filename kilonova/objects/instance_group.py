@@ -12,9 +12,9 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 class InstanceGroup(PersistentObject, KilonovaObject):
     """A server group with one policy: affinity, anti-affinity, soft-affinity or soft-anti-affinity.
 
-    ``hosts`` are the hosts on which its members run. ``places`` is a dict from a member's uuid to the set of its hosts:
-    both hosts of a move in progress, and a host that the scheduler has just chosen, are included. ``places`` is only
-    set in the scheduler and is not sent to other processes.
+    ``hosts`` are the hosts on which its members run. ``places`` is a dict from a member's uuid to the set of hosts that
+    the scheduler counts for this member: its host, during a move both hosts, or the host that the scheduler has just
+    chosen. ``places`` is set only in the scheduler and is not sent to other processes.
     """
 
     VERSION = '1.11'

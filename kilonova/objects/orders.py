@@ -227,7 +227,7 @@ class LiveMigrationCheckOrder(KilonovaObject):
 
     @property
     def flavor(self) -> Flavor:
-        """The flavor for which resources are claimed: the server's own, which a live migration does not change."""
+        """The flavor for which the destination claims resources: a live migration keeps the server's flavor."""
         found: Flavor = self.instance.flavor
         return found
 
@@ -256,8 +256,8 @@ class LiveMigrationUndo(KilonovaObject):
     Two fields are for the source. If ``resume`` is True, no other host has the guest, so the source resumes a paused
     guest. If ``aborted`` is True, a user aborted the migration, so the source sends notifications about the abort.
 
-    ``gone`` is for the destination: True if the guest has left the source. If ``gone`` is None, the destination checks
-    whether it has the guest.
+    ``gone`` is for the destination. If it is True, the guest has left the source, so the destination keeps the guest.
+    If it is False, the destination deletes its part. If it is None, the destination keeps the guest if it has arrived.
     """
 
     VERSION = '1.0'
@@ -270,8 +270,8 @@ class LiveMigrationUndo(KilonovaObject):
     }
 
 
-# --- what a host writes for an operation: a claim takes resources, a save stores the result of a step -----------------
-# Fields of both Claim and Save. A field that is None changes nothing. ``db.queries.claims.Written`` describes each one.
+# --- what a host asks a conductor to write: a Claim takes resources for a server, a Save stores the result of a step --
+# Fields that Claim and Save have in common (see ``db.queries.claims.Written``). None leaves the column unchanged.
 _BOTH = {
     'instance_uuid': fields.UUIDField(nullable=True),
     'key': fields.StringField(nullable=True),
@@ -294,8 +294,9 @@ def _none() -> None:
 class Claim(KilonovaObject):
     """A host's request to claim resources for a server, which a conductor writes to the database.
 
-    Its fields are the attributes of ``db.queries.claims.ClaimWrite``: new column values of the server, its PCI devices,
-    the host's usage and the migration, and the server group whose policy is checked.
+    Its fields are the attributes of ``db.queries.claims.ClaimWrite``: new column values of the server, of the server's
+    PCI devices, of the host's usage and of the migration. ``group`` names the server group whose policy the conductor
+    checks in the same transaction.
     """
 
     VERSION = '1.0'

@@ -15,7 +15,7 @@ from kilonova.objects.base import KilonovaObject, ListBase, PersistentObject, re
 
 NOT_INSERTED = frozenset(('id', 'created_at', 'updated_at', 'deleted_at', 'deleted'))
 
-# The instance action that tells users that a device of their server will not be given to a server again.
+# Name of the instance action that is recorded when a device that a server holds becomes unavailable.
 BARRED = 'device_barred'
 
 
@@ -92,8 +92,8 @@ class PciDeviceList(ListBase, KilonovaObject):
         - updated: PciDevices with changed fields.
         - removed: PciDevices to delete.
         - statuses: dicts {id, to} of free devices that get the new status ``to``.
-        - told: dicts {instance_uuid, message}. Each of these servers gets an instance action with this message, which
-          tells the user that one of its devices will not be given to a server again.
+        - told: dicts {instance_uuid, message}. Each of these servers gets an instance action with this message: a
+          device of the server has become unavailable. The server keeps it, but no other server gets it afterwards.
         """
         queries = storage.queries('pci_devices')
         changed = [{'id': device.id, **device.to_row(changed_only=True)} for device in changes.get('updated') or ()]
@@ -118,7 +118,7 @@ class PciDeviceList(ListBase, KilonovaObject):
             )
             if not created:
                 return {}
-            # Leave out devices that exist already, because the call may be a repetition.
+            # Do not insert devices that already have a row: an earlier try of the same call may have inserted them.
             there = {row['address'] for row in queries.by_node(conn, compute_node_id)}
             queries.save(
                 conn, compute_node_id, created=[row for address, row in created.items() if address not in there]

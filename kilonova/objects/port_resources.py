@@ -19,7 +19,7 @@ from typing import Any
 
 from kilonova.objects.request_spec import RequestGroup, RequestLevelParams, RequestSpec
 
-# The member of binding:profile that names the providers of the port's resources.
+# The key of binding:profile with the uuids of the providers from which Placement allocated the port's QoS resources.
 ALLOCATION = 'allocation'
 # The prefix of the resource classes that ports request.
 PREFIX = 'NET_'
@@ -27,11 +27,11 @@ PREFIX = 'NET_'
 
 @dataclass(frozen=True)
 class PortResources:
-    """The resources that one port requests.
+    """The resources that one port requests (QoS minimum bandwidth and packet rate).
 
     ``groups`` is {id: {resource class: amount}}. All resources of a group come from one provider, which must have the
-    traits ``required`` of the group. ``same_subtree`` are the ids of groups whose providers must be in one subtree: one
-    provider is an ancestor of the other providers. ``is_flat`` is True if the request has one group without an id.
+    traits ``required`` of the group. ``same_subtree`` are the ids of groups whose providers must be in one subtree.
+    ``is_flat`` is True if Neutron sent the older form: one group without an id. Its id in ``groups`` is the port's id.
     """
 
     groups: Mapping[str, Mapping[str, int]]
@@ -76,17 +76,18 @@ class PortResources:
     def allocation(self, mappings: Mapping[str, Sequence[str]]) -> str | dict[str, str]:
         """Return the value of ``allocation`` for the port's binding:profile: the providers that Placement chose.
 
-        The value is the uuid of a provider, or a dict {group: provider}. ``mappings`` is {group: [provider]}. Raises
-        KeyError if it does not contain a group of the port.
+        The value is {group id: provider uuid}, or only a provider uuid if Neutron sent the older form with one group
+        (``is_flat``). ``mappings`` is Placement's {group id: [provider uuid]}. Raises KeyError if ``mappings`` lacks a
+        group of the port.
         """
         found = {name: mappings[name][0] for name in self.groups}
         return next(iter(found.values())) if self.is_flat else found
 
     def held(self, allocation: object) -> dict[str, dict[str, int]]:
-        """Return the server's allocations for the port: {provider: {resource class: amount}}.
+        """Return the part of the server's allocations that is for this port: {provider: {resource class: amount}}.
 
-        ``allocation`` is the value of ``allocation`` in the port's binding:profile. Return {} if there is no such
-        value.
+        ``allocation`` comes from the port's binding:profile: {group id: provider uuid}, or one provider uuid in
+        Neutron's older form. It says which provider has the amounts of each group. Return {} if it is None.
         """
         providers = dict.fromkeys(self.groups, allocation) if self.is_flat else allocation
         found: dict[str, dict[str, int]] = {}

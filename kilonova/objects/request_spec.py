@@ -233,7 +233,7 @@ class RequestSpec(KilonovaObject):
             'requested_networks': NetworkRequestList,
         }
     )
-    # The id of the row that the spec was read from, or None if it was not read from a row.
+    # Default of the field ``id``: a spec that was not read from a row of ``request_specs`` has no id.
     _obj_id: ClassVar[int | None] = None
 
     @classmethod
@@ -342,8 +342,8 @@ class RequestSpec(KilonovaObject):
     def to_json(self) -> str:
         """Return the JSON text for the column ``request_specs.spec``.
 
-        The text does not contain the fields that are valid only for one call of the scheduler, nor the providers that
-        Placement chose.
+        The text does not contain the fields that are valid only for one call of the scheduler, such as ``retry``. It
+        also lacks the uuids of resource providers in the PCI requests, which are valid only for one allocation.
         """
         stored = self.replaced()
         for name in NOT_STORED:

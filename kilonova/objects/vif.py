@@ -19,7 +19,7 @@ from oslo_utils import strutils
 from kilonova.objects.port_resources import ALLOCATION, PortResources
 
 # The name of a port's network device is 'tap' and this number of characters of the port's id.
-# The number is small because Linux allows only 15 characters in the name of a network device.
+# The name has only 11 characters of the port's id, because Linux allows 15 characters in the name of a network device.
 _NAMED_BY = 11
 # vnic_type of a port that is a virtual function (VF) of a PCI device, which the guest gets directly.
 DIRECT = 'direct'
@@ -27,14 +27,15 @@ DIRECT = 'direct'
 MACVTAP = 'macvtap'
 # vnic_type of a port that is a physical function (PF), which the guest gets directly.
 PHYSICAL = 'direct-physical'
-# vnic_type of a port that is a virtual function of a SmartNIC (DPU), whose own system configures the network.
+# vnic_type of a port that is a virtual function of a SmartNIC (DPU). The operating system of the DPU plugs the port.
 REMOTE = 'remote-managed'
-# vnic_type of a port that is a virtual function, which looks like a virtio network card to the guest.
+# vnic_type of a port that is a vDPA device of a virtual function. The guest sees a virtio network card.
 VDPA = 'vdpa'
-# vnic_types of ports whose function is chosen by the accelerator service and not by the host.
+# vnic_types of ports with a device profile: Cyborg, and not the host, chooses the PCI function.
 ACCELERATED = ACCELERATED_VIRTUAL, ACCELERATED_PHYSICAL = 'accelerator-direct', 'accelerator-direct-physical'
+# vnic_types of ports whose virtual function itself is passed through to the guest.
 WHOLE = (DIRECT, REMOTE, ACCELERATED_VIRTUAL)
-# vnic_types of ports whose PCI function stays at the host: the guest gets another device, which uses the function.
+# vnic_types of ports whose virtual function is not passed through: the guest gets a device on top of the function.
 BEHIND = (MACVTAP, VDPA)
 VIRTUAL = (*WHOLE, *BEHIND)
 WHOLE_PHYSICAL = (PHYSICAL, ACCELERATED_PHYSICAL)
@@ -164,8 +165,8 @@ class Vif:
         preserve_on_delete: True if the user created the port, so that it is not deleted with the server.
         security_groups: the names of the security groups.
         resource_request: the resources that Placement must allocate for the port, in Neutron's form.
-        before: {uuid of a migration: the providers of the port's resources before this migration}. Only the info cache
-            stores it.
+        before: {uuid of a migration: the QoS providers of the port before this migration}. A revert restores them. Only
+            the info cache stores it.
         tag: the device tag by which the guest finds the interface. Only the info cache stores it.
     """
 

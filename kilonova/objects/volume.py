@@ -21,9 +21,9 @@ from typing import Any
 KIND = 'driver_volume_type'
 # The kind of volumes that are files on a network share, and the formats of these files.
 NFS, RAW, QCOW2 = 'nfs', 'raw', 'qcow2'
-# A member that Kilonova adds to a connection: the encryption parameters from Cinder, without the encryption key itself.
+# The key under which Kilonova stores Cinder's encryption parameters (without the secret key) in a volume's connection.
 ENCRYPTION = 'encryption'
-# A key in an entry of "hosts": the id of the second attachment, which the destination of a live migration has.
+# Key in an entry of "hosts" (in connection_info): the id of Cinder's attachment to the destination of a live migration.
 ANOTHER = 'attachment_id'
 # Maximum number of hosts for which the connection to a volume is stored. Older connections are dropped.
 KNOWN = 3
@@ -79,9 +79,10 @@ class AttachedVolume:
         return self.boot_index == 0
 
     def at(self, host: str) -> AttachedVolume | None:
-        """Return the volume with its connection to ``host``, to which it is or was attached.
+        """Return a copy of the volume that has the connection to ``host``.
 
-        Return None if no connection to this host is stored.
+        The volume is attached to ``host`` now, or was attached to it earlier: the column connection_info stores the
+        connections to the last hosts. Return None if no connection to this host is stored.
         """
         if host == self.host:
             return self
@@ -148,7 +149,10 @@ class AttachedVolume:
         )
 
     def in_file(self, name: str, format_: str) -> AttachedVolume:
-        """Return a copy of the volume whose data is in another file of its network share."""
+        """Return a copy of the volume with the name and the format ('raw' or 'qcow2') of another file.
+
+        The file is on the same network share, for example the overlay file of a new snapshot.
+        """
         return replace(self, connection={**self.connection, 'name': name, 'format': format_})
 
     @property
@@ -196,11 +200,11 @@ class AttachedVolume:
         connection: Mapping[str, Any] | None = None,
         connector: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the text of the column connection_info with a second attachment of the volume, to ``host``.
+        """Return the text of the column connection_info after adding or removing a second attachment, to ``host``.
 
-        A second attachment exists only during a live migration. ``attachment_id`` is the attachment's id, and
-        ``connection`` is the connection that Cinder returned for it. ``connector`` describes the host. If
-        ``attachment_id`` is None, remove the second attachment from the text.
+        The destination ``host`` of a live migration has the second attachment until the migration ends. ``server`` is
+        the server's uuid. To add the attachment, give its ``attachment_id``, the ``connection`` that Cinder returned,
+        and the ``connector``, which describes the host. If ``attachment_id`` is None, the attachment is removed.
         """
         known = {key: value for key, value in self.known_at.get(host, {}).items() if key != ANOTHER}
         if attachment_id is not None and connection is not None:

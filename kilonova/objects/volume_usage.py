@@ -12,7 +12,7 @@ from kilonova.context import RequestContext
 from kilonova.objects import fields, storage
 from kilonova.objects.base import KilonovaObject, PersistentObject, register, remotable_classmethod
 
-# The fields that a host sets when it reports the counters of a guest's volume.
+# The fields of VolumeUsage that a host reports. The fields ``tot_*`` are computed when a report is stored.
 TOLD = (
     'volume_id',
     'instance_uuid',
@@ -30,9 +30,9 @@ TOLD = (
 class VolumeUsage(PersistentObject, KilonovaObject):
     """The counters of one volume.
 
-    ``curr_*`` counts since the guest was started. ``tot_*`` counts everything before that start, also the traffic of
-    servers that had the volume earlier. ``*_reads`` and ``*_writes`` are numbers of requests, the other counters are
-    bytes.
+    ``curr_*`` counts since the last start of the guest. ``tot_*`` is the sum of all earlier counts, including servers
+    that had the volume earlier. The sum of both is the total. ``*_reads`` and ``*_writes`` are numbers of requests, the
+    other counters are bytes.
     """
 
     VERSION = '1.0'
@@ -57,16 +57,19 @@ class VolumeUsage(PersistentObject, KilonovaObject):
 
     @remotable_classmethod
     def count(cls, ctxt: RequestContext, found: list[VolumeUsage]) -> list[VolumeUsage]:
-        """Write the current counters that a host reports, and return the rows of these volumes after the write.
+        """Store the counters that a host reports, and return the stored rows of volume_usage_cache with all counters.
 
-        Each element of ``found`` has the ids of a volume and its server, and the counters ``curr_*``. A volume that is
-        no longer attached to its server in ``found`` is left out. Runs in one transaction.
+        Each element of ``found`` has the ids of a volume and of a server, and the counters ``curr_*``. An element is
+        ignored, and not in the result, if the volume is no longer attached to this server. Runs in one transaction.
         """
         told = [{name: getattr(one, name) for name in TOLD} for one in found]
         with storage.database(ctxt).write() as conn:
             return [cls.from_row(ctxt, row) for row in storage.queries('volume_usage').count(conn, told)]
 
     def total(self, counter: str) -> int:
-        """Return the total of a counter ('reads', 'read_bytes', 'writes' or 'write_bytes') over all servers."""
+        """Return the total of a counter ('reads', 'read_bytes', 'writes' or 'write_bytes'), ``tot_*`` + ``curr_*``.
+
+        It includes the traffic of all servers that have had the volume.
+        """
         before, since = getattr(self, f'tot_{counter}'), getattr(self, f'curr_{counter}')
         return int(before + since)

@@ -92,10 +92,10 @@ def watched(check: Callable[[], None], *argv: str) -> None:
 
 
 def _works(process: subprocess.Popen[str]) -> bool:
-    """Wait at most 0.2 seconds for the program to end, and return whether it is still running.
+    """Wait at most 0.2 seconds for the program to end. Return True if the program is still running after this time.
 
-    ``wait`` is used, because under eventlet ``communicate`` raises another exception class than
-    subprocess.TimeoutExpired at its time limit.
+    The method ``wait`` of the process is called and not ``communicate``, because under eventlet ``communicate`` raises
+    another exception than subprocess.TimeoutExpired after the time limit.
     """
     try:
         process.wait(_LOOK)

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from kilonova import errors
 
 PREFIX = {'virtio': 'vd', 'scsi': 'sd', 'sata': 'sd', 'usb': 'sd', 'ide': 'hd', 'fdc': 'fd'}
-# A dict from a bus's name prefix to its maximum number of disks, which is checked only when a volume gets a name.
+# Maximum number of disk names with each prefix. Only volumes are checked against it, not a guest's local disks.
 _MOST = {'vd': 26, 'sd': 26, 'hd': 4, 'fd': 2}
 
 
@@ -36,16 +36,16 @@ def root(bus: str | None) -> str:
 def assign(
     own: Iterable[str], volumes: Sequence[tuple[str, str | None]], others: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return the device names of a guest's own disks, and the names of its volumes.
+    """Return two lists of device names, such as ['vda', 'vdc']: of a guest's local disks, and of its volumes.
 
-    A volume keeps its name if the name has the prefix of the volume's bus and no other disk has the name. All other
-    disks get free names, first the guest's own disks and then its volumes. Raises TooManyDiskDevices if no name is
-    left for a volume.
+    A volume keeps the name in its device path if the name fits the volume's bus and no earlier volume and no disk in
+    ``others`` has it. Then local disks, and at last the other volumes, get the first free names of their buses. Raises
+    TooManyDiskDevices if a bus has no name left for a volume.
 
     Args:
-        own: Buses of the guest's own disks.
-        volumes: (bus, device path or None) of each volume, for example ('virtio', '/dev/vdb').
-        others: Names that other disks have already.
+        own: Bus of each local disk, for example the root disk and the swap disk.
+        volumes: (bus, device path) of each volume, for example ('virtio', '/dev/vdb'). The path may be None.
+        others: Names of disks that already exist in the guest.
     """
     taken = set(others)
     kept: dict[int, str] = {}

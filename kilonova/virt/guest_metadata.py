@@ -23,7 +23,7 @@ from kilonova import objects
 from kilonova.objects.vif import Vif, VifSubnet
 
 LATEST = 'latest'
-# Versions of OpenStack's metadata format. Each constant is named after the entry that its version added.
+# Versions (dates) of OpenStack's metadata. Each name says what was added, for example NETWORK_DATA network_data.json.
 FIRST, RANDOM_SEED, VENDOR_DATA, NETWORK_DATA, DEVICES, VENDOR_DATA2, CPUS = (
     '2012-08-10',
     '2013-04-04',
@@ -207,9 +207,10 @@ def openstack(about: GuestFacts, version: str, **more: Any) -> dict[str, bytes]:
 
 
 def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
-    """Return the content of network_data.json: a link for each interface, and how the interface gets its addresses.
+    """Return the content of network_data.json as {'links': […], 'networks': […], 'services': […]}.
 
-    If a subnet of the interface has DHCP, the link's MTU is null, so that the guest uses the MTU that DHCP reports.
+    A link is an interface, a network is a way in which an interface gets addresses, and a service is a DNS server. The
+    MTU of a link is null if one of its interface's subnets has DHCP, because the guest then gets the MTU from DHCP.
     """
     links: list[dict[str, Any]] = []
     networks: list[dict[str, Any]] = []
@@ -235,9 +236,10 @@ def network_data(vifs: Iterable[Vif]) -> dict[str, Any]:
 
 
 def _ways(subnet: VifSubnet) -> list[dict[str, Any]]:
-    """Return a subnet's entries for network_data.json.
+    """Return a subnet's entries for the list ``networks`` in network_data.json.
 
-    There is one entry if the guest gets its addresses by DHCP or SLAAC, otherwise one entry for each address.
+    If the subnet has DHCP or SLAAC, there is one entry without an address. Otherwise there is one entry for each
+    address, with netmask, routes and DNS servers.
     """
     if subnet.version == 6 and subnet.ipv6_mode is not None:
         return [{'type': f'ipv6_{subnet.ipv6_mode}'}]
@@ -284,7 +286,7 @@ def _json(value: Any) -> bytes:
 
 
 def question(about: GuestFacts) -> dict[str, Any]:
-    """Return the properties of the server that are sent to the operator's vendordata service."""
+    """Return the JSON body of the POST to an operator's dynamic vendordata service: the properties of the server."""
     return {
         'project-id': about.project_id,
         'instance-id': about.uuid,

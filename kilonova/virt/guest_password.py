@@ -29,9 +29,10 @@ def joined(system_metadata: Mapping[str, str | None]) -> str:
 
 
 def in_parts(text: str) -> dict[str, str | None]:
-    """Return the values of system metadata that store an encrypted password. Unused parts are None.
+    """Split an encrypted password into the system metadata password_0 to password_3, of at most 255 characters each.
 
-    ``text`` may have at most ``LIMIT`` characters.
+    A key that is not needed has the value None. ``text`` is the encrypted password, at most ``LIMIT`` (1020)
+    characters.
     """
     return {key: text[PART * number : PART * (number + 1)] or None for number, key in enumerate(KEYS)}
 

@@ -1,13 +1,13 @@
 """Ids of this host, its machine and its storage, which are stored in files and survive a restart.
 
-In a move, the source copies disks as local files only if it sees the destination's files. Two conditions must be true.
-Source and destination have the same machine id and boot id. And the source, when it reads the destination's
-instances_path, finds the destination's storage id there. The second condition is needed because containers on one
-machine may have the same machine id and boot id, but different file systems.
+The ids answer two questions. First: can the source of a move copy disks to the destination as local files? It can if
+the two hosts have the same machine id and boot id, and if the directory at the destination's instances_path has, as the
+source reads it, the destination's storage id. The storage id is compared because containers on one machine have the
+same machine id and boot id, but may have different file systems.
 
-Each start of a compute service has an id, its *run*, which the service writes to its instances_path. Two hosts share
-storage if they have the same storage id, and if each host finds the run of the other host in its own instances_path. An
-equal storage id alone is not sufficient, because the file with the storage id may have been copied with a disk.
+Second: do two hosts share storage? At each start, a compute service writes a new id, its *run id*, to its
+instances_path. Two hosts share storage if they have the same storage id, and if each host finds the run id of the other
+host in its own instances_path. An equal storage id alone is not sufficient, because its file may be a copy.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ RATIOS = (('cpu_allocation_ratio', 'VCPU'), ('ram_allocation_ratio', 'MEMORY_MB'
 def ratios(conf: cfg.ConfigOpts, inventory: Inventories) -> dict[str, float]:
     """Return the allocation ratios for a host's compute node record, such as {'cpu_allocation_ratio': 4.0}.
 
-    A ratio is read from ``inventory`` if the inventory has the resource. Otherwise it is the configured ratio, or the
-    configured initial ratio. An inventory may lack VCPU if all CPUs are dedicated, and DISK_GB if there is no local
-    disk.
+    ``inventory`` is the host's inventory for Placement. If it has the resource, its ratio is returned. Otherwise the
+    result is the option *_allocation_ratio or, if this is unset, initial_*_allocation_ratio. The inventory lacks VCPU
+    if all CPUs are dedicated, and DISK_GB if there is no local disk.
     """
     return {
         name: inventory[resource_class]['allocation_ratio']

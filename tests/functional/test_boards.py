@@ -139,7 +139,7 @@ REFUSED = [
     ({'hw:usb_model': 'usb4'}, {}, 'it must be one of piix3-uhci'),
     ({}, {'hw_usb_model': 'ehci'}, 'hw_usb_model'),
     ({'hw:virtio_packed_ring': 'no'}, {'hw_virtio_packed_ring': 'yes'}, "'hw_virtio_packed_ring' (True)"),
-    ({'hw:maxphysaddr_mode': 'emulate'}, {}, 'it needs hw:maxphysaddr_bits'),
+    ({'hw:maxphysaddr_mode': 'emulate'}, {}, 'requires hw:maxphysaddr_bits'),
     ({'hw_rng:rate_bytes': 'ten'}, {}, "'ten' of 'hw_rng:rate_bytes'"),
 ]
 

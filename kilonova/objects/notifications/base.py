@@ -113,7 +113,7 @@ class Payload(KilonovaObject):
     def made(cls, values: dict[str, Any]) -> Self:
         """Return a payload with these values, given by field name.
 
-        Nullable fields without a value are null, and other fields without a value stay unset.
+        A field that is missing in ``values`` or None there becomes null if it is nullable, and otherwise stays unset.
         """
         return cls.loaded(
             None,

@@ -2,8 +2,9 @@
 
     InstanceActionPayload.of(about, instance=instance, moved='stop.done', values={'power_state': 4})
 
-``instance`` is the server as it was read from the database. Changes that were written after this are given separately:
-``moved`` is the name of a transition (states.TRANSITIONS), and ``values`` is {column: value}.
+``instance`` is the server as it was read from the database. Changes that were written later are given separately.
+``moved`` is the name of a transition in states.TRANSITIONS: 'stop.done' sets vm_state and task_state to those of a
+stopped server. ``values`` is {column: value} of other changes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kilonova.objects.notifications.flavor import FlavorPayload
 from kilonova.objects.notifications.nouns import KeypairPayload
 from kilonova.states import TRANSITIONS
 
-# Fields that a payload copies from the server under the same name.
+# Fields of the payload that have the value of the Instance field with the same name.
 SAME = (
     'uuid',
     'user_id',
@@ -56,6 +57,7 @@ SAME = (
     'progress',
     'locked',
 )
+# A dict from a field of the payload to the Instance field, with another name, that has its value.
 OTHER = {'tenant_id': 'project_id', 'host_name': 'hostname', 'state': 'vm_state'}
 
 
@@ -244,9 +246,10 @@ class InstancePayload(Payload):
     ) -> Self:
         """Return the notification payload of an event of a server.
 
-        ``moved`` and ``values`` are changes that were written after ``instance`` was read (see ``as_written``).
-        ``bdms`` are the server's disks. The volumes among them become part of the payload if ``EventContext.bdms`` is
-        True. ``facts`` are the additional arguments for the method ``more`` of a subclass.
+        Changes that were written after ``instance`` was read are given by ``moved``, the name of a state transition
+        such as 'stop.done', and by ``values``, {column: value}. ``bdms`` are the server's disks; the payload has the
+        volumes among them if ``EventContext.bdms`` is True. ``facts`` are arguments that only a subclass needs: its
+        method ``more`` computes the subclass's additional fields from them.
         """
         server = as_written(instance, moved, values)
         return cls.made(
@@ -474,7 +477,10 @@ class InstanceExistsPayload(InstancePayload):
 
     @classmethod
     def more(cls, about: EventContext, server: Instance, *, whole: bool = False, **facts: Any) -> dict[str, Any]:
-        """Return {field: value} for the field that this payload adds to InstancePayload: the audit period."""
+        """Return {'audit_period': …}, the field that this payload adds to InstancePayload.
+
+        It is the last complete audit period if ``whole`` is True, otherwise the audit period in progress.
+        """
         return {'audit_period': AuditPeriodPayload.of(about, whole=whole)}
 
 
@@ -506,9 +512,10 @@ class InstanceUpdatePayload(InstancePayload):
         old_display_name: str | None = None,
         **facts: Any,
     ) -> dict[str, Any]:
-        """Return {field: value} for the fields that this payload adds to InstancePayload, and for the states.
+        """Return {field: value} for the fields that this payload adds to InstancePayload or sets to another value.
 
-        The added fields are the states before and after, the audit period, the old name and the tags.
+        The added fields are ``state_update``, the audit period, the old name and the tags. ``before`` and ``after`` are
+        pairs (vm_state, task_state). ``state`` and ``task_state`` get the values in ``after``.
         """
         state, task = after or (value(server, 'vm_state'), value(server, 'task_state'))
         changed: dict[str, Any] = {'state': state}

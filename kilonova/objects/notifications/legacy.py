@@ -33,8 +33,9 @@ def usage(
 ) -> dict[str, Any]:
     """Return the part of the notification payload that is the same for all events of servers.
 
-    ``moved`` is the name of a state transition, and ``values`` is {column: value}: changes that were written after
-    ``instance`` was read. ``fault`` is the error to report, or None. ``facts`` are not used.
+    Changes that were written after ``instance`` was read are given by ``moved``, the name of a state transition such as
+    'stop.done', and by ``values``, {column: value}. ``fault`` is the error to report, or None. ``facts`` are ignored:
+    they are arguments that other notification formats need.
     """
     server = as_written(instance, moved, values)
     flavor = server.flavor
@@ -109,8 +110,8 @@ def _image_url(about: EventContext, image: str | None) -> str:
 def create(about: EventContext, *, image_name: str | None = None, done: bool = False, **facts: Any) -> dict[str, Any]:
     """Return the notification payload of a server's creation.
 
-    If ``done`` is True, it is the payload for the end of the creation, which has a success message and an empty list of
-    addresses.
+    If ``image_name`` is given, the payload contains it. If ``done`` is True, it is the payload of the event create.end,
+    which also has the message 'Success' and an empty list ``fixed_ips``. ``facts`` are the arguments of ``usage``.
     """
     payload = usage(about, **facts)
     if image_name is not None:
@@ -208,7 +209,8 @@ def compute_task(
 ) -> dict[str, Any]:
     """Return the notification payload for a server that could not be scheduled.
 
-    ``record`` is the error as the operation's row stores it.
+    ``method`` is the conductor's method, for example 'build_instances', and ``state`` the server's new vm_state.
+    ``record`` is the error from the operation's row, a dict whose key 'message' is the reason in the payload.
     """
     request = _request(request_spec)
     return {
@@ -233,10 +235,10 @@ def keypair(about: EventContext, *, keypair: KeyPair | dict[str, Any]) -> dict[s
 
 
 def aggregate(about: EventContext, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """Return the notification payload of an aggregate, with its id and its ``changes``.
+    """Return the notification payload of an aggregate, with the additional members ``changes``.
 
-    ``changes`` are additional members such as {'host': …} or {'meta_data': …}. Before the aggregate is created it has
-    no id, and the payload has its name instead.
+    ``changes`` are members such as {'host': …} or {'meta_data': …}. ``aggregate_id`` in the payload is the aggregate's
+    id or, before the aggregate is created, its name.
     """
     held = (
         aggregate

@@ -75,7 +75,8 @@ class AggregatePayload(Payload):
     def of(cls, about: EventContext, *, aggregate: Aggregate | dict[str, Any], **changes: Any) -> Self:
         """Return the notification payload of an aggregate, which is an object or a row with hosts and metadata.
 
-        An aggregate that is not created yet has no id.
+        The payload of an aggregate that is not created yet has no id. ``changes`` are ignored: only the legacy format
+        has them.
         """
         return cls.like(aggregate)
 

@@ -135,7 +135,11 @@ class FakeDevices(FakePart):
 
     @scripted
     def unusable(self, devices: Iterable[objects.PciDevice]) -> dict[str, str]:
-        """Return {address: reason} for devices that tests made unusable, and for functions with a wrong vGPU type."""
+        """Return {address: reason} for devices that cannot be given to a guest.
+
+        These are devices for which a test has set ``FakeState.unusable``, and virtual functions whose vGPU type is not
+        the type in their row in pci_devices.
+        """
         types = {function['address']: function.get(VGPU_TYPE) for function in self.fake.pci_devices}
         found = {}
         for device in devices:
@@ -153,7 +157,7 @@ class FakeDevices(FakePart):
         parents |= {uuid: parent for uuid, (parent, _type) in self.fake.mdevs.items()}
         found = {}
         for device in devices:
-            # ``parents`` lacks a mediated device that was not created yet, so add the device with its parent_addr.
+            # Add the device itself with its ``parent_addr``: it may be a mediated device that was not created yet.
             own = parents | {device.address: parents.get(device.address) or getattr(device, 'parent_addr', None)}
             found[device.address] = frozenset(
                 {*_line(own, device.address), *(one for one in own if device.address in _line(own, one))}

@@ -18,7 +18,7 @@ class FakeLiveMigrations(FakePart):
 
     def __init__(self, fake: FakeState) -> None:
         super().__init__(fake)
-        # Uuids of guests that are being migrated from this host at the moment.
+        # Uuids of the guests for which a call of ``migrate`` from this host is running.
         self._giving: set[str] = set()
 
     @scripted
@@ -120,7 +120,10 @@ class FakeLiveMigrations(FakePart):
 
     @scripted
     def abort(self, instance: objects.Instance) -> bool:
-        """Return whether the guest is on this host and not off. A fake migration ends at once, so none is aborted."""
+        """Return whether the guest still runs (or is paused) on this host.
+
+        No migration is aborted, because a fake migration is complete at once.
+        """
         return instance.uuid in self.fake.domains and self.fake.domains[instance.uuid].state != PowerState.SHUTDOWN
 
     def has_switched(self, instance: objects.Instance) -> bool:
@@ -132,14 +135,15 @@ class FakeLiveMigrations(FakePart):
         """Do nothing, because the fake driver never leaves a guest paused."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return whether the guest is on this host, or was transferred to it and ``receive`` is not called yet."""
+        """Return whether ``migrate`` has transferred the guest to this host. ``receive`` may not be called yet."""
         return instance.uuid in self.fake.domains or instance.uuid in self.fake.machine.arrived[self.fake.name]
 
     @scripted
     def receive(self, instance: objects.Instance) -> None:
-        """Add the transferred domain to the domains of this host, and make this host the owner of its disk.
+        """Add the transferred domain to the domains of this host, and complete the move of its disk.
 
-        The id of the move is deleted from the disk, so that an undo of the move does not delete the disk any more.
+        ``FakeDisk.move`` is set to None. Therefore a later undo of the move does not delete the disk: it deletes only
+        disks that have the id of the move.
         """
         came = self.fake.machine.arrived[self.fake.name].pop(instance.uuid, None)
         if came is not None:

@@ -112,8 +112,8 @@ class FakeMoves(FakePart):
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Delete the domain and the copied disk.
 
-        If source and destination are the same host and the original disk was not kept, the disk was never copied, so
-        nothing is deleted.
+        Do nothing if source and destination are the same host and there is no directory <uuid>_resize: the disk was
+        then not copied yet, so the only disk is the original.
         """
         if same_host and instance.uuid + '_resize' not in self.fake.directories:
             return

@@ -43,13 +43,13 @@ class FakeDomain:
     slots: dict[str, str] = field(default_factory=dict)
     # A dict from volume id to the size in GiB that the guest sees, in the order of the guest's volumes.
     volumes: dict[str, int] = field(default_factory=dict)
-    # A dict from volume id to the counters of reads and writes since the guest was started.
+    # A dict from volume id to the counters of reads and writes since the guest was started. Tests set the counters.
     used: dict[str, VolumeCounters] = field(default_factory=dict)
     # A dict from volume id to the id of the volume to which it is being copied.
     copies: dict[str, str] = field(default_factory=dict)
     # A dict from volume id to the id of the volume that has replaced it.
     moved: dict[str, str] = field(default_factory=dict)
-    # A dict from volume id to the names of its files, each followed by its backing file. The guest writes to the first.
+    # A dict from volume id to the volume's backing chain: a list of file names. The guest writes to the first file.
     files: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -81,8 +81,8 @@ class FakeState:
 
     Tests may change the following attributes:
 
-    - vcpus, memory_mb, local_gb and pci_devices describe the host. In ``mdev_types`` of a PCI device, 'available' is
-    the maximum number of mediated devices.
+    - vcpus, memory_mb, local_gb and pci_devices describe the host. Tests set 'available' in ``mdev_types`` of a PCI
+    device to the maximum number of mediated devices; the method ``mdev_types`` subtracts the existing devices.
     - ``mdevs`` is {uuid: (address of the parent, type)} of existing mediated devices.
     - ``unusable`` is {address: reason why the device cannot be given to guests}.
     - ``consoles`` is {server uuid: console output}, and ``screens`` is {(server uuid, protocol): console address}.
@@ -110,7 +110,7 @@ class FakeState:
         self.screens: dict[tuple[str, str], ConsoleAddress | None] = {}
         self.calls: list[tuple[str, str | None]] = []
         self.listener: Listener | None = None
-        # The smallest and the largest number of CPU shares that a guest may have on this host.
+        # The smallest and the largest value of quota:cpu_shares that this host accepts. Tests may change it.
         self.cpu_shares = tuning.CPU_LIMITS['shares']
         self._failures: dict[str, list[tuple[BaseException, bool]]] = defaultdict(list)
         self._lock = threading.RLock()
@@ -162,11 +162,16 @@ class FakeState:
             raise error
 
     def check(self, instance: objects.Instance) -> None:
-        """Raise NotOnThisHost or errors.Invalid if this host does not support the instance's CPU shares."""
+        """Check the flavor's extra spec quota:cpu_shares.
+
+        Raises NotOnThisHost if only another host may support its value, and errors.Invalid if no host supports it.
+        """
         asked, (least, most) = tuning.of(instance.flavor.extra_specs or {}).cpu, self.cpu_shares
         if not least <= asked.get('shares', least) <= most:
             raise NotOnThisHost(
-                name='quota:cpu_shares', value=asked['shares'], reason=f'it must be from {least} to {most}'
+                name='quota:cpu_shares',
+                value=asked['shares'],
+                reason=f'this host accepts values from {least} to {most}',
             )
 
     def running(self, instance: objects.Instance) -> FakeDomain:
@@ -183,7 +188,10 @@ class FakeState:
         return self.directories[instance.uuid]
 
     def mdev_types(self, parent: str) -> dict[str, dict[str, Any]]:
-        """Return the mediated devices that can still be created on a PCI function, as {type: {available, api}}."""
+        """Return the types of mediated devices that a PCI function supports: {type: {'available': …, 'api': …}}.
+
+        'available' is the number of devices of the type that can still be created, and 'api' is for example 'vfio-pci'.
+        """
         offered: dict[str, dict[str, Any]] = next(
             (device.get('mdev_types', {}) for device in self.pci_devices if device['address'] == parent), {}
         )
@@ -202,7 +210,10 @@ class FakeState:
         return [device.address for device in devices]
 
     def connect(self, instance: objects.Instance) -> dict[str, int]:
-        """Connect a server's volumes to this host, and return {volume id: size in GiB that the guest sees}."""
+        """Connect a server's volumes to this host, and return {volume id: size in GiB}.
+
+        Raises VolumeUnsupported, before any volume is connected, if a volume cannot be connected to this host.
+        """
         volumes = [volume for volume in instance.volumes if volume.kind is not None]
         for volume in volumes:
             self.check_volume(volume)
@@ -241,7 +252,7 @@ class FakeState:
         self.disk(instance)
         volumes = self.connect(instance)
         slots = {vif.id: vif.slot or '' for vif in instance.vifs if vif.is_function}
-        # Ids of PCI requests for ports that the server no longer has. The domain does not get their devices.
+        # Ids of the PCI requests of detached ports. The domain does not get the devices of these requests.
         useless = {
             request.request_id
             for request in requests_of_ports(getattr(instance, 'pci_requests', None))
@@ -252,7 +263,7 @@ class FakeState:
             raise errors.KilonovaError(
                 f'Ports of server {instance.uuid} use the PCI functions {slots}, but the server has only {hostdevs}.'
             )
-        # The PCI functions of macvtap and vDPA ports stay on the host, so they are not devices of the domain.
+        # A macvtap or vDPA port gives the guest a device on top of the PCI function, so the function is no hostdev.
         behind = [vif.slot for vif in instance.vifs if vif.vnic_type in BEHIND]
         hostdevs = [address for address in hostdevs if address not in behind]
         self.rescued.discard(instance.uuid)
@@ -285,9 +296,9 @@ class FakeState:
         self.domains[instance.uuid].state = PowerState.RUNNING
 
     def note(self, instance: objects.Instance, vifs: Iterable[Vif], volumes: Iterable[AttachedVolume]) -> None:
-        """Write the guest's addresses of tagged interfaces and volumes to ``instance.device_metadata``.
+        """Write the PCI addresses that tagged interfaces and volumes have in the guest to ``instance.device_metadata``.
 
-        The PCI slot of a port or volume is its index among all ports and volumes of the domain, plus 3.
+        The domain's ports and volumes, in this order, have the PCI slots 3, 4, 5 and so on.
         """
         domain = self.domains[instance.uuid]
         slots = {

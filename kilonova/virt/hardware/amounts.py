@@ -79,10 +79,10 @@ def add_sizes(groups: Groups, flavor: Any, from_volume: bool = False) -> None:
 
 
 def pin(resources: dict[str, int], shared: int, dedicated: int) -> None:
-    """Split the amount of VCPU into ``shared`` VCPU and ``dedicated`` PCPU.
+    """Replace VCPU in ``resources`` by ``shared`` VCPU and ``dedicated`` PCPU.
 
-    Do nothing if there are no dedicated CPUs, or if ``resources`` has no VCPU. It has none if the flavor requests VCPU
-    with a suffix (resources1:VCPU).
+    ``resources`` is the group of the flavor's resources without a suffix. Do nothing if there are no dedicated CPUs, or
+    if the group has no VCPU, because an extra spec such as resources1:VCPU requests VCPU in another group.
     """
     if dedicated and 'VCPU' in resources:
         resources.update(VCPU=shared, PCPU=dedicated)
@@ -98,9 +98,10 @@ def add_memory(resources: dict[str, int], extra_specs: Mapping[str, str], encryp
 
 
 def wants_encryption(extra_specs: Mapping[str, str], properties: Any = None) -> bool:
-    """Return whether the guest's memory must be encrypted, as the flavor says, or the image if the flavor says nothing.
+    """Return whether the guest's memory must be encrypted.
 
-    An invalid value counts as False.
+    The flavor's hw:mem_encryption decides. If the flavor has no such extra spec, the image's hw_mem_encryption decides.
+    An invalid value, or no value, counts as False.
     """
     value = extra_specs.get('hw:mem_encryption')
     if value is None and properties is not None:

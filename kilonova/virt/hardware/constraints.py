@@ -24,7 +24,7 @@ from kilonova.virt.hardware.pinning import ISOLATE, PREFER, REQUIRE
 
 SHARED, DEDICATED, MIXED = 'shared', 'dedicated', 'mixed'
 SHARE = 'share'
-# Page sizes that depend on the host: its smallest size, any larger size, or any size at all.
+# Values that stand for hw:mem_page_size 'small' (the host's smallest size), 'large' (any larger size) and 'any'.
 SMALL, LARGE, ANY = -1, -2, -3
 _PAGE_WORDS = {'small': SMALL, 'large': LARGE, 'any': ANY}
 _PAGE_SIZE = re.compile(r'(?P<number>\d{1,15})((?P<prefix>[kKMGT])i?)?(?P<unit>b|bit|B)?')
@@ -330,10 +330,10 @@ def emulator_threads_policy(specs: Mapping[str, str]) -> str | None:
 
 
 def realtime(specs: Mapping[str, str], vcpus: int, properties: Properties = NOTHING) -> frozenset[int]:
-    """Return the vCPUs that run with realtime priority on their host CPUs.
+    """Return the vCPUs that run with realtime priority, or an empty set if the flavor does not set hw:cpu_realtime.
 
-    The image's mask names these vCPUs, or the flavor's mask if the image has no mask. If neither has a mask, all vCPUs
-    are realtime. At least one vCPU must not be realtime, unless the flavor has a policy for emulator threads. Raises
+    The image's hw_cpu_realtime_mask names these vCPUs, otherwise the flavor's hw:cpu_realtime_mask, otherwise all vCPUs
+    are realtime. Emulator threads need a vCPU that is not realtime, unless hw:emulator_threads_policy is set. Raises
     RealtimeConfigurationInvalid, RealtimeMaskNotFoundOrInvalid or RealtimeMaskNotDedicated.
     """
     if not strutils.bool_from_string(specs.get('hw:cpu_realtime')):
@@ -358,7 +358,8 @@ def _realtime_mask(specs: Mapping[str, str], properties: Properties) -> str | No
 def _dedicated(specs: Mapping[str, str], policy: str | None, vcpus: int, properties: Properties) -> set[int]:
     """Return the vCPUs that get dedicated host CPUs.
 
-    With a mixed policy and without a mask of dedicated CPUs, these are the realtime CPUs.
+    With the CPU policy dedicated, these are all vCPUs. With the policy mixed, these are the vCPUs in
+    hw:cpu_dedicated_mask or, if it is not set, in the realtime mask. With any other policy, the result is empty.
     """
     name, mask = 'hw:cpu_dedicated_mask', specs.get('hw:cpu_dedicated_mask')
     if mask is not None and policy != MIXED:
@@ -401,8 +402,8 @@ def _word(specs: Mapping[str, str], name: str, words: tuple[str, ...], error: ty
 def page_size(specs: Mapping[str, str], properties: Properties = NOTHING) -> int | None:
     """Return the requested page size: a number of KiB, SMALL, LARGE or ANY, or None if none is requested.
 
-    An image may set a page size only if the flavor has the page size large or any. If the image sets a page size in
-    spite of this rule, MemoryPageSizeForbidden is raised.
+    The image's hw_mem_page_size has priority, but is accepted only if the flavor's hw:mem_page_size is large or any.
+    Raises MemoryPageSizeForbidden if the image sets a page size and the flavor does not permit it.
     """
     flavor, image = specs.get('hw:mem_page_size'), properties.get('hw_mem_page_size')
     of_flavor = None if flavor is None else parse_page_size(flavor)
@@ -465,7 +466,11 @@ def _nodes(specs: Mapping[str, str], properties: Properties) -> int | None:
 def _cells(
     specs: Mapping[str, str], properties: Properties, nodes: int, vcpus: int, memory_mb: int
 ) -> list[tuple[set[int], int]]:
-    """Return (vCPUs, MiB of memory) of each cell, as flavor or image set them, or else in equal parts."""
+    """Return (vCPUs, MiB of memory) of each of the guest's ``nodes`` NUMA cells.
+
+    The flavor's hw:numa_cpus.N and hw:numa_mem.N or the image's hw_numa_cpus.N and hw_numa_mem.N set these. If none of
+    them is set, the cells get equal parts of ``vcpus`` and ``memory_mb``.
+    """
     cpus = _per_cell(specs, properties, 'numa_cpus', _cpus)
     memory = _per_cell(specs, properties, 'numa_mem', _mib)
     if vcpus > cpuset.MOST:
@@ -501,7 +506,7 @@ def _per_cell(specs: Mapping[str, str], properties: Properties, name: str, parse
         # Limit the cells and the sum of their CPUs. Without a limit, a request could use up the memory of this process.
         cpus += len(cell) if isinstance(cell, set) else 0
         if len(found) > MOST_CELLS or cpus > 2 * cpuset.MOST:
-            raise InvalidNUMAValue(name=key, value=value, reason='it specifies too many NUMA cells or CPUs')
+            raise InvalidNUMAValue(name=key, value=value, reason='the flavor has too many NUMA cells or vCPUs in them')
     image = properties.get(f'hw_{name}')
     if found and image:
         raise ImageNUMATopologyForbidden(name=f'hw_{name}')

@@ -148,9 +148,10 @@ def _value(cell: InstanceNUMACell, name: str) -> Any:
 # -- the cells of a host on which a server fits ------------------------------------------------------------------------
 @dataclass(frozen=True)
 class CellLimits:
-    """Overcommit ratios of shared CPUs and memory on a NUMA cell.
+    """Overcommit ratios of shared CPUs and memory of a host's NUMA cells, and the order in which cells are used.
 
-    With ``pack``, cells that other servers already use are filled before empty cells.
+    ``pack`` is the option [compute]packing_host_numa_cells_allocation_strategy. If it is True, a server gets cells that
+    other servers already use before it gets empty cells.
     """
 
     cpu_ratio: float = 1.0
@@ -203,12 +204,12 @@ def fit(
     limits: CellLimits = CellLimits(),
     devices: DeviceAffinity | None = None,
 ) -> InstanceNUMATopology | None:
-    """Return ``wanted`` placed on the host's cells, or None if it does not fit.
+    """Return the guest's NUMA topology ``wanted`` with a host cell and pinned CPUs for each cell, or None.
 
-    The arguments are not changed, and an earlier placement in ``wanted`` is ignored. ``limits`` has the overcommit
-    ratios. Each cell of ``wanted`` gets a host cell of its own, and all cells use pages of the same size. If the server
-    requests devices, host cells with such devices are tried first. Otherwise host cells without devices are tried
-    first.
+    The arguments are not changed, and an earlier placement in ``wanted`` is ignored. Each guest cell gets another host
+    cell, and all cells use pages of the same size. ``devices`` are the PCI devices that the server requests: host cells
+    with matching devices are tried first, and a placement without room for the devices is not returned. If the server
+    requests no devices, host cells without devices are tried first.
     """
     if not wanted.cells or len(wanted.cells) > len(host.cells):
         return None
@@ -270,7 +271,10 @@ class _CellTable:
         self._found: dict[tuple[int, int], InstanceNUMACell | None] = {}
 
     def at(self, number: int, host: NUMACell) -> InstanceNUMACell | None:
-        """Return the server's cell ``number`` placed on the cell ``host``, or None if it does not fit there."""
+        """Return the guest's NUMA cell ``number`` with the id and pinned CPUs of the host's NUMA cell ``host``.
+
+        Return None if the guest's cell does not fit on this host cell.
+        """
         key = number, host.id
         if key not in self._found:
             self._found[key] = _fit_cell(host, self._wanted[number], self._size, self._reserve[number], self._limits)
@@ -339,7 +343,7 @@ def _has_memory(host: NUMACell, memory_mb: int, size: int | None, ratio: float) 
         return False
     if not pages or (size is not None and size != pages[0].size_kb):
         return True
-    # Count only the memory in pages of the smallest size, because the memory in larger pages cannot be used instead.
+    # Count only the pages of the smallest size: memory in huge pages is allocated in advance and cannot replace them.
     total_kb = (pages[0].total - pages[0].reserved) * pages[0].size_kb
     used_kb = host.memory_usage * 1024 - sum(one.used * one.size_kb for one in pages[1:])
     found: bool = wanted_kb <= total_kb and used_kb + wanted_kb <= total_kb * (ratio if size is None else 1.0)

@@ -26,8 +26,9 @@ class Offer:
     Attributes:
         shared: Host CPUs on which vCPUs without a dedicated CPU run.
         dedicated: Host CPUs that are each given to one vCPU.
-        said: Whether the shared CPUs are configured. If so, guests without dedicated CPUs are restricted to them.
-        pages: {(cell, size in KiB): number of pages reserved for the host}.
+        said: True if [compute]cpu_shared_set is set. Guests without dedicated CPUs then run only on the CPUs in
+            ``shared``. If it is False, they may run on any CPU of the host.
+        pages: {(NUMA cell, page size in KiB): number of memory pages that servers may not use}.
     """
 
     shared: frozenset[int]

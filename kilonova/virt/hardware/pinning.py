@@ -87,15 +87,16 @@ def _filled(cores: list[Core], count: int, whole: bool) -> tuple[list[int], int]
             return chosen, threads
     if not whole:
         return None
-    # The same number of threads of each core never gives ``count`` CPUs, so use up one core after the other.
+    # ``count`` CPUs cannot be taken with the same number of threads (2 or more) of each core: fill core after core.
     chosen = [cpu for core in usable for cpu in core][:count]
     return (chosen, 1) if len(chosen) == count else None
 
 
 def _take(cores: list[Core], count: int, threads: int) -> list[int] | None:
-    """Return ``count`` CPUs, or None if there are too few.
+    """Return ``count`` CPUs, or None if there are too few. ``count`` is a multiple of ``threads``.
 
-    Each group of ``threads`` consecutive CPUs of the result is on one core. Cores with few free threads are used first.
+    ``cores`` has the free threads of each core. In the result, ``threads`` consecutive CPUs at a time are on one core.
+    Cores with the fewest free threads are used first.
     """
     chosen: list[int] = []
     for core in sorted(cores, key=len):

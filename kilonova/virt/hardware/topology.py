@@ -54,8 +54,8 @@ class ImageVCPULimitsRangeImpossible(errors.Invalid):
 class TopologyLimits:
     """Preferred and maximum numbers of sockets, cores and threads.
 
-    The keys of the dicts are 'sockets', 'cores' and 'threads'. ``liked`` has the preferred numbers, if there are any.
-    ``most`` has the maximum number for each key.
+    The keys of the dicts are 'sockets', 'cores' and 'threads'. ``liked`` has the preferred numbers; a key is absent if
+    flavor and image prefer no number. ``most`` has the maximum numbers and always has all three keys.
     """
 
     liked: dict[str, int]
@@ -79,7 +79,7 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
         most[part] = image or flavor or MOST
     of_flavor = {part: _flavor(extra_specs, f'hw:cpu_{part}') for part in PARTS}
     of_image = {part: _image(properties, f'hw_cpu_{part}') for part in PARTS}
-    # If the flavor has any preferred number, all preferred numbers of the image are ignored, to avoid contradictions.
+    # If the flavor sets any of hw:cpu_sockets, hw:cpu_cores and hw:cpu_threads, the image's preferences are ignored.
     wishes = of_flavor if any(of_flavor.values()) else of_image
     for part, wanted in wishes.items():
         if wanted is not None and wanted > most[part]:
@@ -90,11 +90,11 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
 
 
 def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> VirtCPUTopology:
-    """Return the layout (sockets, cores, threads) with ``vcpus`` CPUs that has most of the preferred numbers.
+    """Return the numbers of sockets, cores and threads for a guest with ``vcpus`` CPUs.
 
-    If several layouts are equally good, more sockets are preferred, and then more cores. ``threads`` is how many
-    consecutive vCPUs are pinned to one core of the host; it is the preferred number of threads if flavor and image set
-    none. Raises ImageVCPULimitsRangeImpossible if no layout is within the maximum numbers.
+    Of the combinations within the maximum numbers, the one that equals the most preferred numbers is returned; of equal
+    ones, the one with more sockets, then with more cores. ``threads`` is how many consecutive vCPUs are pinned to one
+    host core: the preferred threads if flavor and image set none. Raises ImageVCPULimitsRangeImpossible if none fits.
     """
     liked = dict(limits.liked)
     if threads is not None and 'threads' not in liked:

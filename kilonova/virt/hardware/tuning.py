@@ -52,7 +52,7 @@ PROPERTIES = (
 
 # A dict from version of control groups to the (smallest, largest) number of CPU shares that Linux accepts.
 CPU_SHARES = {1: (2, 262144), 2: (1, 10000)}
-# A dict from CPU limit to the (smallest, largest) value that any version of Linux accepts. Times are in microseconds.
+# (smallest, largest) value of quota:cpu_<key> that at least one version of control groups accepts. Times are in µs.
 CPU_LIMITS = {
     'shares': (min(least for least, _ in CPU_SHARES.values()), max(most for _, most in CPU_SHARES.values())),
     'period': (1000, 1000000),
@@ -212,18 +212,22 @@ def _disk(extra_specs: Mapping[str, str]) -> dict[str, int]:
             raise InvalidTuning(name=name, value=number, reason=f'it must be from 0 to {MOST_DISK}')
         # QEMU does not start if a total limit is combined with a read or write limit.
         if match['what'] != 'total' and f'quota:disk_total_{match["unit"]}_sec{match["burst"] or ""}' in extra_specs:
-            raise InvalidTuning(name=name, value=number, reason='it cannot be combined with a limit of the total')
+            raise InvalidTuning(name=name, value=number, reason='it cannot be combined with a quota:disk_total_* limit')
         needed = {'_max': '', '_max_length': '_max'}.get(match['burst'] or '')
         if needed is not None and f'quota:disk_{match["what"]}_{match["unit"]}_sec{needed}' not in extra_specs:
             raise InvalidTuning(
-                name=name, value=number, reason=f'it needs quota:disk_{match["what"]}_{match["unit"]}_sec{needed}'
+                name=name,
+                value=number,
+                reason=f'it also requires quota:disk_{match["what"]}_{match["unit"]}_sec{needed}',
             )
         found[match[1]] = number
     for name in [name for name in found if name.endswith('_max')]:
         limit = name.removesuffix('_max')
         if not 0 < found[limit] <= found[name]:
             raise InvalidTuning(
-                name=f'quota:disk_{name}', value=found[name], reason=f'quota:disk_{limit} must be from 1 to this value'
+                name=f'quota:disk_{name}',
+                value=found[name],
+                reason=f'quota:disk_{limit} must be from 1 to this burst limit',
             )
     return found
 
@@ -304,10 +308,12 @@ def _address_space(extra_specs: Mapping[str, str], image: str | None, image_bits
     if image_bits is not None and bits != image_bits:
         raise FlavorImageConflict(spec=name, flavor=bits, name='hw_maxphysaddr_bits', image=image_bits)
     if mode == EMULATE and bits is None:
-        raise InvalidTuning(name='hw:maxphysaddr_mode', value=mode, reason='it needs hw:maxphysaddr_bits')
+        raise InvalidTuning(
+            name='hw:maxphysaddr_mode', value=mode, reason='the mode emulate requires hw:maxphysaddr_bits'
+        )
     if bits is not None:
         if mode != EMULATE:
-            raise InvalidTuning(name=name, value=bits, reason='it needs hw:maxphysaddr_mode=emulate')
+            raise InvalidTuning(name=name, value=bits, reason='this property requires hw:maxphysaddr_mode=emulate')
         if not ADDRESS_BITS[0] <= bits <= ADDRESS_BITS[1]:
             raise InvalidTuning(name=name, value=bits, reason='it must be from {} to {}'.format(*ADDRESS_BITS))
     return None if mode is None else AddressSpace(mode, bits)

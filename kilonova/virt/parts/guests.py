@@ -68,7 +68,10 @@ class InterfaceUnsupported(errors.HostRejected):
 
 
 class InterfaceFailed(errors.HostRejected):
-    """This host could not connect a port before the start of the guest. Another host may be able to connect it."""
+    """This host could not plug a port into its network, for example into its bridge.
+
+    If the server is being built, another host may be able to plug the port.
+    """
 
     msg_fmt = 'Port %(port)s could not be plugged into host %(host)s: %(reason)s'
 
@@ -180,8 +183,8 @@ class Guests(Protocol):
     ) -> None:
         """Replace the guest's disks and its domain by new ones, and start the guest if ``power_on`` is True.
 
-        The disks are created as in ``spawn``, and keep the properties that the user requested. With
-        ``preserve_ephemeral``, ephemeral disks are not changed.
+        The disks are created as in ``spawn``, with the same disk properties that the user requested at the creation of
+        the server, such as the bus. With ``preserve_ephemeral``, ephemeral disks are not changed.
         """
 
     def attach_interface(

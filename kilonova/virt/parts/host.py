@@ -32,7 +32,8 @@ class MdevUnavailable(errors.HostRejected):
 
     cause = errors.Cause.DEVICE
     msg_fmt = (
-        'mdev-capable resource is not available: mediated device %(uuid)s of type %(type)s on %(parent)s: %(reason)s'
+        'mdev-capable resource is not available: mediated device %(uuid)s of type %(type)s on card %(parent)s '
+        'cannot be used: %(reason)s'
     )
 
 
@@ -45,7 +46,8 @@ class Listener(Protocol):
     def guest_changed(self, uuid: str) -> None:
         """React to the start, stop, pause or resume of a guest.
 
-        The driver itself may have caused the change.
+        Another program or the driver itself may have caused the change, so the listener must check whether the change
+        was requested.
         """
 
     def hypervisor_lost(self, reason: str) -> None:

@@ -14,8 +14,8 @@ class LiveDisk(TypedDict):
     """A disk of a running guest.
 
     Sizes are in bytes; ``used`` is the size on the source's storage. If ``copied`` is True, QEMU copies the disk while
-    the guest writes to it. Other disks are copied as files before the migration, because the guest does not write to
-    them. Disks in a storage pool (``format`` rbd) are not copied, because the two hosts use the same pool.
+    the guest writes to it. If it is False, the disk is copied as a file before the migration, because the guest only
+    reads it, like a config drive. Disks in a storage pool (``format`` rbd) are not copied: both hosts use the pool.
     """
 
     name: str
@@ -44,16 +44,17 @@ class LiveGuest(TypedDict):
         host: The source host.
         storage_id: Id of the source's storage.
         instances_path: The source's instances_path.
-        disks: The guest's own disks.
+        disks: The guest's local disks and its disks in a storage pool, without volumes.
         arch: CPU architecture.
         machine: Machine type.
         virt_type: Virtualization type.
         cpu: The CPU that the guest sees, as XML; None for any CPU.
         asked: A dict from disk name to the properties that the user requested.
         mdevs: Whether the guest has mediated devices.
-        accelerators: Mediated devices that belong to Cyborg. The compute service adds them, not the driver.
+        accelerators: Mediated devices that Cyborg has assigned to the guest. The compute service adds this key to the
+            result of ``LiveMigrations.describe``.
         volumes: Ids of the guest's volumes.
-        pool: The storage pool that has some of the guest's disks.
+        pool: The storage pool that contains disks of the guest; without the key, there are none.
     """
 
     host: str
@@ -101,8 +102,8 @@ class PlacedOffer(LiveOffer):
     """The data of a destination after it has claimed the guest's resources.
 
     ``place`` has the CPUs and memory that the guest will use on the destination. ``hostdevs`` is a dict from the
-    address of a device on the source to the address of its replacement. ``volumes`` is the result of
-    ``LiveMigrations.prepare``.
+    address of each of the guest's devices on the source to the address of the device claimed for it on the
+    destination. ``volumes`` is a dict from volume id to the XML element ``source`` of the volume on the destination.
     """
 
     place: LivePlace
@@ -163,10 +164,10 @@ class LiveMigrations(Protocol):
         offer: LiveOffer,
         pci_devices: Iterable[objects.PciDevice] = (),
     ) -> dict[str, str]:
-        """Prepare the destination. Return a dict from volume id to XML that says where the volume is on this host.
+        """Prepare this host, the destination. Return {volume id: XML element ``source`` of the volume on this host}.
 
         The method creates empty disks, other files that the guest needs to start, and the mediated devices among
-        ``pci_devices``. It connects the volumes that are attached to this host, and plugs the guest's ports.
+        ``pci_devices``. It connects the volumes that have an attachment to this host, and plugs the guest's ports.
         ``Moves.cleanup_move_dest`` undoes this call.
 
         Raises:
@@ -202,16 +203,17 @@ class LiveMigrations(Protocol):
         """
 
     def has_switched(self, instance: objects.Instance) -> bool:
-        """Return whether the guest runs at the destination while a part of its memory is still on the source.
+        """Return whether the migration is in post-copy mode.
 
-        Then the guest cannot return to the source. If the rest of its memory is never transferred, the guest is lost.
+        The guest then runs at the destination while a part of its memory is still on the source, so it cannot return to
+        the source. If the rest of its memory is never transferred, the guest must be started again from its disks.
         """
 
     def go_on(self, instance: objects.Instance) -> None:
-        """Resume a guest on the source that a failed or forced migration has left paused.
+        """Resume a guest on the source if a migration that did not complete has left the guest paused there.
 
-        If the user has paused the server, the guest stays paused. Callers must be sure that the guest does not run on
-        another host.
+        A migration pauses the guest when it is forced to complete. If the user has paused the server, the guest stays
+        paused. Callers must be sure that the guest does not run on another host.
         """
 
     def has_arrived(self, instance: objects.Instance) -> bool:
@@ -224,7 +226,8 @@ class LiveMigrations(Protocol):
     def receive(self, instance: objects.Instance) -> None:
         """Complete the migration on the destination: define the guest, and make this host the owner of its disks.
 
-        If the guest has not arrived, or if a part of its memory is lost, the guest is off afterwards.
+        The guest is off afterwards if it has not arrived, or if a part of its memory was lost in a failed post-copy. It
+        can then be started from its disks.
         """
 
     def leave(self, instance: objects.Instance, offer: LiveOffer) -> None:

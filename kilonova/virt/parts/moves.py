@@ -97,8 +97,9 @@ class Moves(Protocol):
     def take_over(self, instance: objects.Instance, source: str) -> bool:
         """Take over the disks of a server whose host ``source`` is down, on the destination of an evacuation.
 
-        The disks must be on storage that the two hosts share. This host becomes their owner. Return False, without a
-        change, if the disks are not on this host's storage.
+        The disks must be on storage that the two hosts share. This host is recorded there as their owner, so that the
+        host ``source`` does not use them after its restart. Return False, without a change, if this host's storage does
+        not have the disks.
         """
 
     def hand_back(self, instance: objects.Instance, source: str) -> bool:
@@ -130,5 +131,6 @@ class Moves(Protocol):
         """Restore the disks that the source has kept as <uuid>_resize, and define the domain. Used if a move is undone.
 
         The guest is started if ``power_on`` is True. ``plugged`` is a function that waits for the network, as in
-        ``Guests.spawn``. If the guest was never moved and is already on or off as requested, it is not changed.
+        ``Guests.spawn``. The domain is left as it is if no disk is kept as <uuid>_resize (the move did not begin or is
+        undone already) and the guest is on or off as requested.
         """

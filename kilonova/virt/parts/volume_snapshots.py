@@ -13,11 +13,11 @@ from kilonova.virt.parts.disks import Check, ImageMeta
 
 @dataclass(frozen=True)
 class Merge:
-    """Merge of two files of a volume into one, after a snapshot was deleted.
+    """Merge of files in a volume's backing chain, after a snapshot was deleted. The names are files on its share.
 
-    ``file`` and ``into`` are names of files on the volume's share. If ``into`` is given, the data of ``file`` are
-    written into its backing file ``into``. If ``into`` is None, the file that the guest writes to gets the data of
-    other files: of all files between that file and ``file``, or of all its backing files if ``file`` is None, too.
+    If ``into`` is given, it is a block commit: the data of ``file`` are written into its backing file ``into``. If
+    ``into`` is None, it is a block pull: the active file, to which the guest writes, gets the data of its backing files
+    down to ``file``, which then is its backing file. If ``file`` is None, too, the active file gets the data of all.
     """
 
     file: str | None
@@ -85,8 +85,8 @@ class VolumeSnapshots(Protocol):
         """
 
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
-        """End a running merge, and return whether the merge is known to be complete.
+        """End the block job of a merge if one is running, and return whether the backing chain shows a complete merge.
 
         Return False if the guest does not exist, does not have the volume, or is off and the volume's files cannot be
-        read. Raises GuestFailed if a merge is still running.
+        read. Raises GuestFailed if the block job could not be ended.
         """

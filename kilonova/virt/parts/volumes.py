@@ -36,9 +36,10 @@ class VolumeFailed(errors.KilonovaError):
 
 
 def why_locked(volume: AttachedVolume) -> str:
-    """Return the reason why no guest can use an encrypted volume, or '' if guests can use the volume.
+    """Return the reason why this driver cannot use a volume's encryption, or ''.
 
-    QEMU itself decrypts volumes, and supports LUKS version 1. The result is also '' if the volume is not encrypted.
+    The result is '' if the volume is not encrypted, or if QEMU can decrypt it: the provider must be LUKS (version 1),
+    the control location front-end, and Cinder must return the id of the key.
     """
     encryption = volume.encryption
     if encryption is None:

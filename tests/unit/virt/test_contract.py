@@ -1167,7 +1167,7 @@ def test_mediated_devices_that_can_not_be_had(rig: Any, wanted: Any, reason: str
     rig.here.guests.spawn(instance, image_meta(), pci_devices=[mediated(MDEV)])
     text = (
         f'mdev-capable resource is not available: mediated device {wanted.address} of type '
-        f'{wanted.extra_info["mdev_type"]} on {wanted.parent_addr}: .*{reason}'
+        f'{wanted.extra_info["mdev_type"]} on card {wanted.parent_addr} cannot be used: .*{reason}'
     )
     for refuse in (
         lambda: rig.here.power.reboot(instance, 'HARD', image_meta(), [wanted]),

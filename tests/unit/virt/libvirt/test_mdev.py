@@ -213,8 +213,8 @@ def test_one_that_can_not_be_made(machine: Machine, mediated: LibvirtMdevs) -> N
     with pytest.raises(
         MdevUnavailable,
         match=re.escape(
-            f'mdev-capable resource is not available: mediated device {MDEV} of type {VGPU} on {VGPU_PARENT}: '
-            'Unable to start mediated device: available_instances is 0'
+            f'mdev-capable resource is not available: mediated device {MDEV} of type {VGPU} on card {VGPU_PARENT} '
+            'cannot be used: Unable to start mediated device: available_instances is 0'
         ),
     ):
         mediated.ensure([WANTED])
@@ -253,7 +253,7 @@ def test_another_of_its_uuid(machine: Machine, mediated: LibvirtMdevs, there: st
     parsed = ElementTree.fromstring(there)
     with pytest.raises(
         MdevUnavailable,
-        match=f'of type {VGPU} on {VGPU_PARENT}: .* is of type '
+        match=f'of type {VGPU} on card {VGPU_PARENT} cannot be used: .* is of type '
         f'{parsed.find("capability/type").get("id")} on {parsed.findtext("parent")}',
     ):  # type: ignore[union-attr]
         mediated.ensure([WANTED])
