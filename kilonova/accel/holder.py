@@ -6,7 +6,7 @@
 Cyborg can bind a request only once. A server that moves has two sets of requests until the move is confirmed. The set
 at the source keeps the uuid to which it is bound. The set at the destination is bound to the uuid of the migration,
 also after the move. The key ``accelerators_bound_to`` has the uuid for the current host, and
-``accelerators_bound_before`` the uuid for the source of a move. Without a key, it is the server's own uuid.
+``accelerators_bound_before`` the uuid for the source of a move. A missing key stands for the server's own uuid.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ def reverted(metadata: Mapping[str, str]) -> dict[str, str | None]:
     """Return the system metadata to write when a move is reverted.
 
     The guest uses the accelerator requests at the source again, so the uuid in ``accelerators_bound_before`` becomes
-    ``accelerators_bound_to``. A key with the value None is deleted; without a key, the server's own uuid is valid.
+    ``accelerators_bound_to``. A key with the value None is deleted; a missing key stands for the server's own uuid.
     """
     return {BOUND_TO: metadata.get(BEFORE), BEFORE: None}

@@ -41,7 +41,7 @@ class Profile:
     groups: tuple[Mapping[str, str], ...]
 
     def of_port(self, port_id: str) -> list[RequestGroup]:
-        """Return the groups of the Placement query for the device profile of a port.
+        """Return the request groups of the Placement query for the device profile of a port.
 
         Raises DeviceProfileError if the profile requests more than one accelerator, which a port can't have, or if the
         profile can't be used.
@@ -54,7 +54,7 @@ class Profile:
         return groups
 
     def request_groups(self, port_id: str = '') -> list[RequestGroup]:
-        """Return one group of the Placement query for each group of the profile.
+        """Return one request group of the Placement query for each group of the profile.
 
         All resources of a group come from one provider. The group's name is ``device_profile_<n>``, followed by the
         port's id if the profile is a port's. Raises DeviceProfileError if a group can't be requested.

@@ -1,4 +1,4 @@
-"""PortResources: the resources of Placement that a Neutron port requests, such as guaranteed bandwidth or packet rate.
+"""PortResources: the resources of Placement that a Neutron port requests, such as QoS minimum bandwidth.
 
     wanted = PortResources.read(port.id, port.resource_request)     # None if the port requests nothing
     spec.requested_resources += wanted.request_groups()             # granular groups of the query to Placement

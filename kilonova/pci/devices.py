@@ -128,7 +128,7 @@ class _Entry:
     def kept(self) -> bool:
         """True if the host no longer has the device, but its row is kept because it stores why it is unavailable.
 
-        If the device comes back to the host, this reason still prevents that the device is offered.
+        If the device comes back to the host, it is not offered until the reason is removed.
         """
         return self.removed and is_unavailable(self.device)
 

@@ -57,10 +57,10 @@ class PlacementPciMixedTraitsException(PlacementPciException):
 class DeviceProvider:
     """One resource provider, as it should be in Placement.
 
-    ``address`` is the PCI address of its device. ``resource_class`` is None if the configuration no longer offers its
-    devices, but servers still hold some of them: Placement then keeps the inventory. ``reserved`` is None if Placement
-    keeps its value, which an operator may have set. If ``more_traits`` is True, Placement keeps traits that an operator
-    added.
+    ``address`` is the PCI address of its device or of the parent of its devices. ``resource_class`` is None if the
+    configuration no longer offers its devices, but servers still hold some: Placement then keeps the inventory.
+    ``reserved`` is None if Placement keeps its value, which an operator may have set. If ``more_traits`` is True,
+    Placement keeps traits that an operator added.
     """
 
     name: str

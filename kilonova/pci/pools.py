@@ -171,8 +171,8 @@ class PciPools:
     ) -> bool:
         """Return whether the pools have enough devices for all requests together. The pools are not changed.
 
-        ``provider_mapping`` is a dict from a group of the Placement query to its provider uuids. ``numa_cells`` are the
-        host's NUMA cells on which the guest's cells are placed.
+        ``provider_mapping`` is a dict from a request group of the Placement query to its provider uuids. ``numa_cells``
+        are the host's NUMA cells on which the guest's cells are placed.
         """
         wanted = as_list(requests)
         if not wanted:
@@ -189,7 +189,7 @@ class PciPools:
         """Take devices for the requests out of the pools, and return them as pairs (device, request id).
 
         In the scheduler, which does not know the devices, the list is empty. ``provider_mapping`` is the allocation
-        candidate's dict from a group of the Placement query to its provider uuids. Without it, the providers in the
+        candidate's dict from a request group to its provider uuids. Without it, the providers in the
         requests' ``rp_uuids`` are used. ``numa_cells`` are the host's NUMA cells on which the guest's cells are placed,
         as ids or objects with ``id``. If they are empty or None, the guest has no NUMA topology and any device is
         accepted. Raises PciDeviceRequestFailed if there are too few devices; the pools are then unchanged.

@@ -269,7 +269,7 @@ def numa_affinity_policy(extra_specs: Mapping[str, str], image_properties: Mappi
 
 
 def group_name(request_id: str, index: int) -> str:
-    """Return the name of the group of the Placement query for one device of a request."""
+    """Return the name of the request group in the Placement query for device number ``index`` of a PCI request."""
     return f'{request_id}-{index}'
 
 

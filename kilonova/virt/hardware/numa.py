@@ -204,12 +204,12 @@ def fit(
     limits: CellLimits = CellLimits(),
     devices: DeviceAffinity | None = None,
 ) -> InstanceNUMATopology | None:
-    """Return the guest's NUMA topology ``wanted`` with a host cell and pinned CPUs for each cell, or None.
+    """Return the guest's NUMA topology ``wanted`` with a host cell and pinned CPUs for each cell, or None if none fit.
 
-    The arguments are not changed, and an earlier placement in ``wanted`` is ignored. Each guest cell gets another host
-    cell, and all cells use pages of the same size. ``devices`` are the PCI devices that the server requests: host cells
-    with matching devices are tried first, and a placement without room for the devices is not returned. If the server
-    requests no devices, host cells without devices are tried first.
+    The arguments are not changed, and an earlier placement in ``wanted`` is ignored. Each guest cell gets a host cell
+    of its own, and all cells use pages of the same size. ``devices`` are the PCI devices that the server requests: host
+    cells with matching devices are tried first, and a placement without room for the devices is not returned. If the
+    server requests no devices, host cells without devices are tried first.
     """
     if not wanted.cells or len(wanted.cells) > len(host.cells):
         return None

@@ -92,9 +92,10 @@ def limits_of(extra_specs: Mapping[str, str], properties: ImageMetaProps = NOTHI
 def choose(vcpus: int, limits: TopologyLimits, threads: int | None = None) -> VirtCPUTopology:
     """Return the numbers of sockets, cores and threads for a guest with ``vcpus`` CPUs.
 
-    Of the combinations within the maximum numbers, the one that equals the most preferred numbers is returned; of equal
-    ones, the one with more sockets, then with more cores. ``threads`` is how many consecutive vCPUs are pinned to one
-    host core: the preferred threads if flavor and image set none. Raises ImageVCPULimitsRangeImpossible if none fits.
+    The result is within the maximum numbers and has as many of the three preferred numbers as possible. If several
+    combinations are equally good, the one with more sockets, then with more cores is returned. ``threads`` is how many
+    consecutive vCPUs are pinned to one host core: it is the preferred number of threads if flavor and image have none.
+    Raises ImageVCPULimitsRangeImpossible if no combination is within the maximum numbers.
     """
     liked = dict(limits.liked)
     if threads is not None and 'threads' not in liked:
