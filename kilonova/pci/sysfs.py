@@ -14,7 +14,7 @@ from pathlib import Path
 from kilonova.pci.vpd import MOST
 
 ROOT = '/sys'
-# Pattern of the text in sysfs's file phys_port_name for the representor of a virtual function (pf0vf3, c1pf0sf7).
+# Pattern of sysfs's phys_port_name of a representor, of a virtual function (pf0vf3) or a subfunction (c1pf0sf7).
 # The pattern does not match p0 (a physical port of the card) and pf0 (a physical function).
 _REPRESENTOR, _MOST_NAME = re.compile(rb'[vs]f\d+\s*$'), 64
 _NUMBER, _MOST = re.compile(rb'^\s*\d{1,9}\s*$'), 64
