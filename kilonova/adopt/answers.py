@@ -16,14 +16,14 @@ from typing import Any
 
 from kilonova import errors
 
-# The accounts that ask.
+# The roles of the two accounts whose answers are recorded.
 ROLES = ('admin', 'member')
 # The most bytes of a line.
 MOST_BYTES = 64 << 20
 
 
 class BadAnswers(errors.Invalid):
-    """A file has no answers."""
+    """A file of recorded answers can't be read, or a line of it is no recorded answer. ``reason`` names the line."""
 
     msg_fmt = '%(path)s: %(reason)s'
 
@@ -59,14 +59,21 @@ def read(path: Path) -> Iterator[Answer]:
                 except (ValueError, TypeError) as error:
                     raise BadAnswers(path=path, reason=f'line {number} is no answer: {error}') from None
                 if answer.role not in ROLES or not str(answer.path).startswith('/'):
-                    raise BadAnswers(path=path, reason=f'line {number} has the role {answer.role!r} and no path')
+                    raise BadAnswers(
+                        path=path,
+                        reason=f"line {number} has the role {answer.role!r}: a line needs the role 'admin' or 'member' "
+                        "and a path that begins with '/'",
+                    )
                 yield answer
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise BadAnswers(path=path, reason=str(error)) from None
 
 
 def write(path: Path, answers: Iterable[Answer]) -> int:
-    """Write answers to a file and return their number. The file appears when it is whole, for its owner alone."""
+    """Write answers to a file with mode 0600 and return their number.
+
+    The file is written under a temporary name and then renamed, so that ``path`` never has an incomplete file.
+    """
     part, count = path.with_name(f'.{path.name}.part'), 0
     part.unlink(missing_ok=True)
     part.touch(mode=0o600)

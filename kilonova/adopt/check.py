@@ -1,10 +1,11 @@
-"""Say what would come from a running Nova, and what stands in the way.
+"""Count the rows of a running Nova that Kilonova would take over, and list the obstacles to the adoption.
 
     with cloud.opened(paths, options.new) as nova:
-        report = check.run(nova, most=20)
-    report.counts['cell1']['servers active'], report.obstacles.left(accepted=())
+        report = check.run(nova, most=20)           # keeps at most 20 examples of each kind of obstacle
+    report.counts['cell1']['servers active']        # the number of servers in cell1 whose vm_state is active
+    report.obstacles.left(accepted=())              # all obstacles: the operator accepts none of them
 
-Nothing is changed, and Nova may go on serving. What changes while the check runs may be missed.
+Nova's databases are only read, and Nova may keep running. The check may miss what Nova changes during the check.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ HYPERVISORS = frozenset(('QEMU', 'KVM', 'fake'))
 ON_A_HOST = frozenset(
     (VmState.ACTIVE, VmState.PAUSED, VmState.SUSPENDED, VmState.STOPPED, VmState.RESCUED, VmState.RESIZED)
 )
-# Traits that computes of Nova report and those of Kilonova never do.
+# Traits that nova-compute sets on its resource providers and kilonova-compute never sets. A flavor that requires one of
+# these traits finds no host after the adoption.
 LOST_TRAITS = frozenset(
     (
         'COMPUTE_DEVICE_TAGGING',
@@ -54,7 +56,7 @@ LOST_TRAITS = frozenset(
         'COMPUTE_TRUSTED_CERTS',
     )
 )
-# Tables whose rows are counted, with the words for them.
+# {table whose rows the check counts: name of these rows in the output for the operator}
 API_TABLES: Mapping[str, str] = {
     'flavors': 'flavors',
     'key_pairs': 'key pairs',
@@ -81,11 +83,11 @@ CELL_TABLES: Mapping[str, str] = {
 
 @dataclass
 class Report:
-    """The result of a check.
+    """The result of a check of a running Nova.
 
     Attributes:
-        obstacles: What stands in the way.
-        counts: What would come, as {database: {words: number}}.
+        obstacles: The obstacles to adopting this Nova.
+        counts: The numbers of rows in Nova's databases: {'api': {'flavors': 9, …}, 'cell1': {'servers active': 5, …}}.
         releases: {database: the releases of Nova that have its schema}.
     """
 
@@ -95,9 +97,10 @@ class Report:
 
 
 def run(nova: NovaCloud, most: int) -> Report:
-    """Return what would come from a Nova, and what stands in the way: of each kind the first ``most`` rows.
+    """Count the rows in the databases of a running Nova, and find the obstacles to adopting it.
 
-    Raises NovaUnreadable if a database does not answer.
+    ``most`` is the number of examples that the report keeps for each kind of obstacle in each database. Raises
+    NovaUnreadable if a database does not answer.
     """
     report = Report(Obstacles(most))
     databases = [nova.api, *(cell.database for cell in nova.cells)]
@@ -119,13 +122,13 @@ def run(nova: NovaCloud, most: int) -> Report:
 
 
 class _ApiCheck:
-    """Checks the API database."""
+    """A check of Nova's API database for obstacles to the adoption."""
 
     def __init__(self, nova: NovaCloud, connection: Connection, report: Report) -> None:
         self._nova, self._connection, self._report = nova, connection, report
 
     def run(self) -> None:
-        """Count its rows, and add what stands in the way."""
+        """Count the rows of the API database, and add the obstacles that are found in it to the report."""
         api, connection, add = self._nova.api, self._connection, self._add
         self._report.counts['api'] = {words: api.count(connection, table) for table, words in API_TABLES.items()}
         revisions = {cell.database.revision for cell in self._nova.cells}
@@ -153,7 +156,10 @@ class _ApiCheck:
 
 
 class _CellCheck:
-    """Checks the database of a cell. ``versions`` are those of its compute services."""
+    """A check of the database of one cell of Nova for obstacles to the adoption.
+
+    ``versions`` is {service version of nova-compute: number of compute services of the cell that have it}.
+    """
 
     def __init__(
         self, nova: NovaCloud, cell: NovaCell, api: Connection, connection: Connection, report: Report
@@ -163,9 +169,10 @@ class _CellCheck:
         self.versions: Counter[int] = Counter()
 
     def run(self, mapped: Mapping[str, int], seen: dict[str, str]) -> None:
-        """Count its rows, and add what stands in the way.
+        """Count the rows of the cell's database, and add the obstacles that are found in it to the report.
 
-        ``mapped`` is {host: id of its cell}. ``seen`` is {host: cell} of the cells before; this cell's are added.
+        ``mapped`` is {host: id of its cell} from Nova's host mappings. ``seen`` is {host: name of its cell} for the
+        hosts of the cells that were checked before. The hosts of this cell are added to ``seen``.
         """
         database, connection = self._database, self._connection
         states = questions.servers_by_state(database, connection)
@@ -186,7 +193,10 @@ class _CellCheck:
             self._check_server(server, hosts)
 
     def _check_hosts(self, mapped: Mapping[str, int], seen: dict[str, str]) -> set[str]:
-        """Check the hosts and nodes, and return the names of the hosts."""
+        """Add the obstacles of the cell's hosts and compute nodes to the report, and return the names of the hosts.
+
+        For ``mapped`` and ``seen`` see ``run``. They show hosts without a mapping to this cell and hosts in two cells.
+        """
         services = questions.computes(self._database, self._connection)
         self.versions.update(service['version'] for service in services)
         hosts = {service['host'] for service in services}
@@ -228,12 +238,19 @@ class _CellCheck:
 
 
 def _fits(api: NovaDatabase, cell: NovaDatabase) -> bool:
-    """Return whether one release of Nova has both schemas. The schemas of Nova 27 differ from all later ones."""
+    """Return whether the schemas of an API database and a cell's database can belong to one release of Nova.
+
+    The result is False only if one schema is that of release 27 and the other is that of a later release.
+    """
     return (api.release == '27') == (cell.release == '27')
 
 
 def _problems(server: NovaServer, cell: NovaCell, hosts: set[str], has_node_ids: bool) -> Iterator[tuple[str, str]]:
-    """Yield pairs (kind of obstacle, detail) of a server."""
+    """Yield (kind of obstacle, detail) for each obstacle to adopting a server.
+
+    ``hosts`` are the cell's hosts with a compute service. ``has_node_ids`` is True if the table ``instances`` has the
+    column compute_id.
+    """
     row, extra = server.instance, server.extra
     if row['task_state'] is not None:
         yield 'task-state', f'{row["vm_state"]}, {row["task_state"]}'
@@ -272,7 +289,10 @@ def _volume_problems(server: NovaServer) -> Iterator[tuple[str, str]]:
 
 
 def _object_problems(server: NovaServer) -> Iterator[tuple[str, str]]:
-    """Yield the objects that can't be read, and the features that the flavor and the image ask for."""
+    """Yield (kind of obstacle, detail) for each stored object that Kilonova can't read and each feature that it lacks.
+
+    The features are those that the server's flavor and image request.
+    """
     extra = server.extra or {}
     read: dict[str, Any] = {}
     for column in objects.COLUMNS['instance_extra']:
@@ -298,7 +318,11 @@ def _object_problems(server: NovaServer) -> Iterator[tuple[str, str]]:
 
 
 def _unreadable(text: str | None, read: Callable[[Any], Any] | None) -> str | None:
-    """Return why the JSON text can't be converted and then be read, or None if it can."""
+    """Return why Kilonova can't convert and read an object of Nova, or None if it can or ``text`` is None.
+
+    ``text`` is the object as JSON. ``read`` gets the converted object and raises an error if it can't use the object.
+    Without ``read`` only the conversion is tried.
+    """
     if text is None:
         return None
     try:
@@ -311,7 +335,7 @@ def _unreadable(text: str | None, read: Callable[[Any], Any] | None) -> str | No
 
 
 def _unserved(specs: Mapping[str, str], properties: Mapping[str, str]) -> Iterable[str]:
-    """Yield why Kilonova does not have what these extra specs and image properties ask for, one text for each."""
+    """Yield a text for each extra spec (``specs``) and image property that requests a feature that Kilonova lacks."""
     for check, values in ((unsupported.check_flavor, specs), (unsupported.check_image, properties)):
         for key, value in values.items():
             try:

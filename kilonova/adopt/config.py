@@ -4,8 +4,9 @@
     if not translation.problems:
         config.write(translation, Path('kilonova.conf'))
 
-Kilonova's options have the names and sections of Nova's. Each option in Nova's files is taken, renamed, or listed as
-without effect. What must differ beside a running Nova (databases and broker) comes from a file of the operator's own.
+Kilonova's options have the names and sections of Nova's. Each option in Nova's files is copied, copied under
+its new name, or listed as without effect. The URLs of databases and broker must differ from those of the running Nova.
+They come from a file that the operator writes for Kilonova.
 """
 
 from __future__ import annotations
@@ -36,21 +37,22 @@ from kilonova.scheduler.plugins.loading import load_filters, load_weighers
 # The most files that are read, and the most bytes of each.
 MOST_FILES = 64
 MOST_BYTES = 1 << 20
-# What Kilonova must not share with the Nova beside it.
+# Options whose values must differ from Nova's, because Kilonova has its own databases and broker while Nova still runs.
 DATABASES: tuple[Name, ...] = (('database', 'connection'), ('api_database', 'connection'))
 BROKER: Name = ('DEFAULT', 'transport_url')
 OWN = (BROKER, *DATABASES)
 STATE_PATH: Name = ('DEFAULT', 'state_path')
 NOTIFICATION_BROKER: Name = ('oslo_messaging_notifications', 'transport_url')
 NOTIFICATION_DRIVER: Name = ('oslo_messaging_notifications', 'driver')
-# Options whose defaults differ in words, and mean the same.
+# Options whose default in Kilonova is another text than in Nova but means the same. They are not reported as different.
 OWN_DEFAULTS: tuple[Name, ...] = (
     ('DEFAULT', 'host'),
     ('filter_scheduler', 'available_filters'),
     ('filter_scheduler', 'weight_classes'),
 )
 DRIVERS = 'kilonova.virt.drivers'
-# Sections of Nova that name versions of its messages: they mean nothing to Kilonova's daemons.
+# The section of nova.conf with the RPC versions of Nova's services. Kilonova has other RPC versions, so no option of
+# the section is translated.
 VERSIONS = 'upgrade_levels'
 # An option as an operator writes it.
 OPTION = re.compile(r'\[([^]\s]+)\]([A-Za-z0-9_-]+)')
@@ -63,17 +65,18 @@ class UnreadableFile(errors.Invalid):
 
 
 class OutputExists(errors.Invalid):
-    """The file to be written exists, or its directory does not."""
+    """The output file can't be written, for example because it exists already or its directory does not exist."""
 
     msg_fmt = '%(path)s cannot be written: %(reason)s'
 
 
 @dataclass(frozen=True)
 class ConfigRequest:
-    """The files to translate, and the options that the operator leaves out of the translation.
+    """A request to translate Nova's configuration files.
 
-    ``nova`` are Nova's files, in the order in which its daemons read them, or directories of such files. ``own`` is the
-    file whose options take precedence over them. ``left_out`` are options of Nova's files that are not translated.
+    ``nova`` are Nova's files, in the order in which its daemons read them, or directories of such files. ``own`` is a
+    file that the operator wrote for Kilonova; its options take precedence over Nova's. ``left_out`` are options of
+    Nova's files that the operator doesn't want to have translated.
     """
 
     nova: Sequence[Path]
@@ -83,7 +86,10 @@ class ConfigRequest:
 
 @dataclass(frozen=True)
 class Setting:
-    """An option in a file: its values as written, in order, and the file that sets it last."""
+    """An option that one or more files set.
+
+    ``values`` are all its values, as written, in the order of reading. ``path`` is the last file that sets it.
+    """
 
     name: Name
     values: tuple[str, ...]
@@ -95,7 +101,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class OptionLine:
-    """An option that kilonova.conf gets, and why: a comment above it, or None for an option taken as it was."""
+    """An option to write to kilonova.conf.
+
+    ``comment`` is the comment line above the option that says where the option comes from. It is None if the option has
+    the same name in nova.conf.
+    """
 
     name: Name
     values: tuple[str, ...]
@@ -104,10 +114,14 @@ class OptionLine:
 
 @dataclass
 class Translation:
-    """The result: what is written, what has no effect here (with a reason), and the problems, each a sentence.
+    """The result of ``translate``.
 
-    ``renamed`` are pairs of the option as Nova's files name it and as Kilonova does. ``defaults`` are options that no
-    file sets and whose default differs from Nova's: each with Nova's default and Kilonova's.
+    Attributes:
+        written: The options for kilonova.conf.
+        renamed: Pairs (the option's name in Nova's files, its name in Kilonova).
+        without_effect: Pairs (option of Nova's files that is not written, the reason).
+        defaults: Triples (option that no file sets, Nova's default, Kilonova's other default).
+        problems: The reasons why no file can be written, a sentence each.
     """
 
     written: list[OptionLine] = field(default_factory=list)
@@ -148,9 +162,10 @@ def translate(request: ConfigRequest, blank: Callable[[], cfg.ConfigOpts]) -> Tr
 
 @contextlib.contextmanager
 def parsed(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts]) -> Iterator[cfg.ConfigOpts]:
-    """Provide the configuration that Nova's files give, with the values of all options that Kilonova has, too.
+    """Parse Nova's files with Kilonova's options, and provide the configuration in a ``with`` block.
 
-    ``blank`` returns a configuration with all options of Kilonova. Raises UnreadableFile.
+    An option that no file sets has Kilonova's default. ``blank`` returns a configuration with all options of Kilonova.
+    Raises UnreadableFile.
     """
     with _parsed(_raw(_read(_expanded(paths)), {}), blank) as conf:
         yield conf
@@ -184,7 +199,10 @@ def _read(paths: Sequence[Path]) -> dict[Name, Setting]:
 
 # --- deciding on each option
 class _Sorter:
-    """Decides what becomes of each option. ``conf`` is the configuration of all the files together."""
+    """A sorter of the options in Nova's files and in the operator's file into the lists of a translation.
+
+    ``conf`` is parsed from all these files. ``own`` are the options of the operator's file.
+    """
 
     def __init__(
         self,
@@ -201,7 +219,7 @@ class _Sorter:
         self._result = translation
 
     def run(self) -> None:
-        """Sort all options into the translation."""
+        """Put each option into the translation's list ``written``, ``renamed``, ``without_effect`` or ``problems``."""
         for name in sorted(self._left_out - set(self._nova)):
             self._result.problems.append(f'{shown(name)} cannot be left out: none of the files of Nova sets it')
         for setting in self._own.values():
@@ -235,7 +253,7 @@ class _Sorter:
         elif name[0] == VERSIONS:
             self._result.without_effect.append((name, "Nova's versions of messages mean nothing here"))
         elif current in OWN:
-            pass  # _check_own compares it with the operator's own
+            pass  # URL of a database or the broker: the operator's file must set it, see _check_own
         elif current is None:
             self._pass_over(setting)
         elif current in self._overridden:
@@ -282,7 +300,7 @@ class _Sorter:
     def _check_own(self) -> None:
         for name in OWN:
             mine = [one.values[-1] for one in self._own.values() if self._current(one.name) == name]
-            # One of Nova's databases under the other option is Nova's, too.
+            # Each database URL of the operator is compared with both database URLs of Nova.
             kinds = (BROKER,) if name == BROKER else DATABASES
             theirs = [one.values[-1] for one in self._nova.values() if self._current(one.name) in kinds]
             what = 'broker' if name == BROKER else 'database'
@@ -297,16 +315,19 @@ class _Sorter:
                 )
 
     def _same(self, name: Name, mine: str, theirs: str) -> bool:
-        """Return whether two URLs lead to the same database, or to the same virtual host of a broker."""
+        """Return whether two URLs lead to the same database, or to the same virtual host of a broker.
+
+        ``name`` is the option, ``mine`` is its value for Kilonova, and ``theirs`` a value in Nova's files.
+        """
         try:
             if name != BROKER:
                 databases = urlsplit(mine), urlsplit(theirs)
-                # A port that is not given is the default port, which the other URL may name.
+                # If only one URL has a port, the ports count as equal: the other URL may mean the same port by default.
                 ports = {url.port for url in databases} - {None}
                 return len(ports) < 2 and len({(url.hostname, url.path) for url in databases}) == 1
             one, other = (oslo_messaging.TransportURL.parse(self._conf, url) for url in (mine, theirs))
         except (oslo_messaging.InvalidTransportURL, ValueError):
-            # The check of the result names a URL that can't be read.
+            # A URL can't be parsed. Compare the texts only: ``_refused`` reports a malformed URL of a database.
             return mine == theirs
         hosts = {(host.hostname, host.port) for host in one.hosts} & {
             (host.hostname, host.port) for host in other.hosts
@@ -322,7 +343,10 @@ class _Sorter:
             )
 
     def _keep_notifications(self) -> None:
-        """Send notifications to the broker where Nova sent them, because their readers listen there."""
+        """Make Kilonova send its notifications to Nova's broker, where the consumers of the notifications listen.
+
+        Adds [oslo_messaging_notifications]transport_url to the translation, unless it is set or notifications are off.
+        """
         written = {one.name: one for one in self._result.written}
         drivers = set(written[NOTIFICATION_DRIVER].values) if NOTIFICATION_DRIVER in written else set()
         brokers = [one for one in self._nova.values() if self._current(one.name) == BROKER]
@@ -362,7 +386,8 @@ def _refused(conf: cfg.ConfigOpts, translation: Translation) -> Iterator[str]:
 def _reason(conf: cfg.ConfigOpts, opt: cfg.Opt, value: str) -> str | None:
     """Return why the option does not take this value, or None if it does.
 
-    A value may refer to other options, as in ``$state_path/instances``.
+    A value may refer to other options, as in ``$state_path/instances``. Of such a value only the references are
+    checked: each option to which it refers must exist.
     """
     template = string.Template(value)
     names = [found['named'] or found['braced'] for found in template.pattern.finditer(value)]
@@ -403,14 +428,14 @@ def _other_defaults(written: set[Name]) -> list[tuple[Name, str, str]]:
 
 
 def _text(value: object) -> str:
-    """Return a default in the form of nova_options.json."""
+    """Return an option's default as text, as nova_options.json stores it: '' for None, a list joined by commas."""
     if value is None:
         return ''
     return ','.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _check_images(conf: cfg.ConfigOpts) -> None:
-    """Raise ConfigFileValueError if computes do not start with [libvirt]images_type."""
+    """Raise ConfigFileValueError if kilonova-compute does not start with the value of [libvirt]images_type."""
     if conf.libvirt.images_type not in libvirt.IMAGE_TYPES:
         raise cfg.ConfigFileValueError(
             f'[libvirt]images_type is {conf.libvirt.images_type}: computes start with {", ".join(libvirt.IMAGE_TYPES)}'
@@ -436,7 +461,7 @@ def text_of(translation: Translation, head: str = '') -> str:
 
 
 def _line(name: str, value: str) -> str:
-    """Return the line of an option, with further lines for a value of several."""
+    """Return the text 'name = value'. If the value has several lines, all lines after the first are indented."""
     first, *rest = value.split('\n')
     if not rest and (first != first.strip() or (len(first) > 1 and first[0] == first[-1] and first[0] in '\'"')):
         first = f'"{first}"'
@@ -444,14 +469,20 @@ def _line(name: str, value: str) -> str:
 
 
 def _raw(nova: Mapping[Name, Setting], own: Mapping[Name, Setting]) -> str:
-    """Return the text of all the files together, own options last: for finding which options exist."""
+    """Return the options of Nova's files and of the operator's file (``own``) as one configuration text, ``own`` last.
+
+    The text is parsed to find out which options Kilonova has: some sections exist only because an option names them.
+    """
     written = [OptionLine(one.name, one.values) for one in (*nova.values(), *own.values())]
     return text_of(Translation(written))
 
 
 @contextlib.contextmanager
 def _parsed(text: str, blank: Callable[[], cfg.ConfigOpts]) -> Iterator[cfg.ConfigOpts]:
-    """Provide the configuration that a text gives."""
+    """Parse a configuration text, and provide the configuration in a ``with`` block.
+
+    ``blank`` returns a configuration with all options of Kilonova, without values.
+    """
     with tempfile.TemporaryDirectory(prefix='kilonova-adopt-') as directory:
         path = Path(directory) / 'kilonova.conf'
         path.touch(mode=0o600)
@@ -470,7 +501,7 @@ def write(translation: Translation, path: Path, head: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # A link, as it fails where a file exists already.
+        # os.link fails if ``path`` exists. A rename would overwrite the existing file.
         os.link(part, path)
     except OSError as error:
         raise OutputExists(path=path, reason=error.strerror or str(error)) from None

@@ -5,8 +5,8 @@
         host.adopt(plan)
     host.give_back(place)
 
-No guest and no disk is touched. In each server's directory, disk.info gets the form of the other side, by one rename,
-and the owner is recorded. A run that was interrupted is simply repeated.
+No guest and no disk is touched. In each server's directory, disk.info is written in the form of the other
+program, by one rename, and the file ``owner`` gets the host's name. After an interruption, run the function again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from kilonova.virt.libvirt.storage.rescue import NOTE
 # Formats of disks in disk.info.
 FORMATS = ('raw', 'qcow2')
 IDENTITY = 'compute_id'
-# The file in which computes of Nova that share a storage say that they use it.
+# The file in instances_path in which each nova-compute records that it uses the directory. On a shared file system the
+# file names several hosts.
 USERS = 'compute_nodes'
 # The most bytes of a file that is read.
 MOST_BYTES = 1 << 20
@@ -49,7 +50,7 @@ REFUSED: Mapping[str, str] = {
     "./devices/disk[@type='file']/encryption": 'an encrypted disk',
     "./devices/disk[@type='file']/source/encryption": 'an encrypted disk',
 }
-# Files that Kilonova writes into a server's directory, and Nova does not know.
+# Files that Kilonova writes into a server's directory and that Nova does not know.
 OURS = (OWNER, DOMAIN_XML, MOVE, NOTE)
 
 
@@ -81,12 +82,12 @@ class Plan:
     """The changes to make on a host, the obstacles to them, and notes for the operator.
 
     Attributes:
-        place: Where the files are.
+        place: The directories of the host.
         infos: {path of a disk.info: its new text}.
-        owned: The directories that belong to this host.
-        identity: The uuid of the node, None if Kilonova has it already.
-        problems: What is in the way, a sentence each.
-        notes: What an operator should know, a sentence each.
+        owned: The servers' directories that get a file ``owner`` with this host's name.
+        identity: The uuid to write into Kilonova's file compute_id, or None if nothing must be written.
+        problems: The obstacles to the changes, a sentence each.
+        notes: Notes for the operator that prevent nothing, a sentence each.
     """
 
     place: HostFiles
@@ -187,13 +188,16 @@ def _plan_owner(found: Plan, directory: Path, uuid: str, guests: Mapping[str, st
 
 
 def _formats(path: Path) -> dict[str, str]:
-    """Return the formats of the disks that exist beside a disk.info, by name, whichever form it has."""
+    """Return {file name of a disk: format} for the existing disks that a disk.info lists.
+
+    Nova's disk.info has paths as its keys, Kilonova's has file names. An existing disk.config is always included.
+    """
     try:
         stored = json.loads(_read(path) or '{}')
     except ValueError as error:
         raise HostUnusable(path=path, reason=f'this is no JSON: {error}') from None
     if not isinstance(stored, dict):
-        raise HostUnusable(path=path, reason='this is no record of disks')
+        raise HostUnusable(path=path, reason='this is no JSON object from disk to format')
     found = {}
     for key, format_ in stored.items():
         if format_ not in FORMATS:
@@ -207,7 +211,10 @@ def _formats(path: Path) -> dict[str, str]:
 
 
 def adopt(plan: Plan) -> None:
-    """Do what a plan says. Raises ValueError if it has problems, and OSError."""
+    """Make the changes of a plan.
+
+    Raises ValueError if the plan has problems, and OSError if a file can't be written.
+    """
     if plan.problems:
         raise ValueError('a plan with problems is not carried out')
     place = plan.place
@@ -217,21 +224,22 @@ def adopt(plan: Plan) -> None:
     for directory in plan.owned:
         if not (directory / OWNER).is_file() or _read(directory / OWNER) != place.host:
             _write(directory / OWNER, place.host)
-    # The new form is written last: as long as a server has the old one, the host is not adopted.
+    # disk.info is written last. After an interruption, the next run finds those in Nova's form and converts them.
     for path, text in plan.infos.items():
         _write(path, text)
 
 
 def give_back(place: HostFiles) -> int:
-    """Give each disk.info Nova's form, remove the files that only Kilonova has, and return the number of servers.
+    """Give each disk.info Nova's form, delete the files that only Kilonova has, and return the number of disk.infos.
 
-    Servers that Kilonova made are among them. Raises HostUnusable before anything is changed, and OSError.
+    Servers that were created by Kilonova are included. Raises HostUnusable before anything is changed if a file can't
+    be read. Raises OSError if a file can't be written.
     """
     texts = {}
     for directory, uuid, _ in _directories(place.instances):
         path = directory / INFO
         if path.is_file():
-            # A kept original has the paths that it will have again.
+            # The disk.info in <uuid>_resize has paths in <uuid>, too, because a revert renames the directory to <uuid>.
             home = place.instances / uuid
             formats = {name: format_ for name, format_ in _formats(path).items() if name != CONFIG}
             texts[path] = json.dumps({str(home / name): format_ for name, format_ in formats.items()})
@@ -263,7 +271,10 @@ def running(program: str, processes: Path = Path('/proc')) -> int | None:
 
 
 def _directories(instances: Path) -> Iterator[tuple[Path, str, str]]:
-    """Yield (path, uuid, suffix) of the servers' directories, sorted. Raises HostUnusable if there is no such path."""
+    """Yield (path, uuid, suffix) of the servers' directories, sorted. ``suffix`` is '' or '_resize'.
+
+    Raises HostUnusable if ``instances`` can't be listed.
+    """
     try:
         entries = sorted(instances.iterdir())
     except OSError as error:
@@ -275,7 +286,7 @@ def _directories(instances: Path) -> Iterator[tuple[Path, str, str]]:
 
 
 def _other_users(place: HostFiles) -> Sequence[str]:
-    """Return the hosts with which a host of Nova shares its storage, sorted."""
+    """Return the other hosts that use the same instances_path, sorted. The file ``compute_nodes`` in it names them."""
     path = place.instances / USERS
     if not path.is_file():
         return ()
@@ -299,7 +310,10 @@ def _first_line(path: Path) -> str:
 
 
 def _write(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write a file whole, for the owner of its directory, who runs the compute."""
+    """Write a text file atomically, and give it the owner and group of its directory.
+
+    The directory belongs to the account that runs nova-compute or kilonova-compute.
+    """
     files.write_whole(str(path), text, mode)
     owner = path.parent.stat()
     if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):

@@ -1,4 +1,4 @@
-"""The options of Nova 27 to 34, by name, and what is lost where an option has no counterpart here.
+"""The options of Nova 27 to 34, by name, and what Kilonova does instead of the options that it lacks.
 
     nova_options.find(('libvirt', 'inject_password'))    # NovaOption(default='False', ...), None for another name
 
@@ -43,7 +43,7 @@ class NovaOption:
 
 @functools.cache
 def known() -> Mapping[Name, NovaOption]:
-    """Return the options of Nova by their current names."""
+    """Return {(section, name): NovaOption} with all options of Nova 27 to 34. Former names are not among the keys."""
     stored = json.loads(importlib.resources.files(__package__).joinpath('nova_options.json').read_text())
     return MappingProxyType(
         {
@@ -79,11 +79,12 @@ def _name(text: str) -> Name:
 
 
 def loss_of(option: NovaOption) -> str:
-    """Return what happens in Kilonova instead of what the option does in Nova, where it has no counterpart here."""
+    """Return a text that says what Kilonova does without an option that it lacks, such as 'there are no shares'."""
     return LOSSES.get(option.name) or SECTIONS.get(option.name[0]) or 'has no counterpart'
 
 
-# Options of Nova without counterpart here whose effect users or operators would miss, each with what happens instead.
+# Options that Kilonova lacks and that users or operators would miss. The value is a text for the operator: what
+# Kilonova does without the option.
 LOSSES: Mapping[Name, str] = MappingProxyType(
     {
         ('DEFAULT', 'compute_monitors'): 'hosts report no metrics, so the metrics weigher and filter see none',
@@ -127,7 +128,8 @@ LOSSES: Mapping[Name, str] = MappingProxyType(
     }
 )
 
-# Sections of Nova without counterpart here, each with what happens instead.
+# Sections of nova.conf that Kilonova lacks. The value is a text for the operator: what Kilonova does without the
+# section.
 SECTIONS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys((PRIVSEP, *PRIVILEGED), 'commands run with the rights of the daemon, without a helper process'),

@@ -17,9 +17,9 @@ class Kind(NamedTuple):
     """A kind of obstacle.
 
     Attributes:
-        why: Why it is in the way.
-        remedy: What the operator does about it.
-        loss: What is lost if it is accepted, or None if it can't be accepted.
+        why: Why the obstacle prevents the adoption of a Nova.
+        remedy: How the operator removes the obstacle.
+        loss: What is lost if the operator accepts the obstacle by --accept. None if it can't be accepted.
     """
 
     why: str
@@ -149,7 +149,8 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 
-# Kinds that prevent even a copy while Nova serves: rows can't be read, or belong nowhere.
+# Kinds of obstacles that prevent every copy, because rows can't be read or belong to no cell. All other kinds prevent
+# only the last copy, which is made after Nova's API has been closed.
 UNREADABLE = frozenset(('mixed-schemas', 'unknown-cell', 'duplicate-host', 'unreadable-object'))
 
 
@@ -185,10 +186,10 @@ class Obstacles:
         return sorted(self.found.values(), key=lambda one: (order.index(one.kind), one.where))
 
     def left(self, accepted: Collection[str]) -> list[Obstacle]:
-        """Return the obstacles of kinds that are not accepted."""
+        """Return all obstacles but those of the kinds in ``accepted``, which the operator accepts."""
         return [one for one in self.sorted() if one.kind not in accepted]
 
 
 def acceptable() -> list[str]:
-    """Return the kinds that an operator can accept, sorted."""
+    """Return the kinds of obstacles that an operator can accept by --accept, sorted."""
     return sorted(name for name, kind in KINDS.items() if kind.loss is not None)

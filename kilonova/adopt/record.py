@@ -1,7 +1,7 @@
-"""Ask a compute API for all that an administrator and a member can read, as an account of each.
+"""Record a compute API's answers to all GET requests, sent once as an administrator and once as a member of a project.
 
-    with accounts(Path('accounts.conf')) as found:
-        answers.write(path, record.everything(found))
+    admin_and_member = record.accounts(Path('accounts.conf'))
+    answers.write(path, record.everything(admin_and_member))
 
 The file has a section [admin] and a section [member], each with an account in the form of keystoneauth1 (auth_type,
 auth_url, username, …), as in [placement] of nova.conf. The URL of the API comes from the catalog.
@@ -22,7 +22,8 @@ from kilonova import errors
 from kilonova.adopt.answers import ROLES, Answer
 from kilonova.clients import session
 
-# The microversions that are asked for: the oldest, one that all releases of Nova since 29 have, and the newest.
+# Each path is requested at three microversions: OLDEST, COMMON (which all releases of Nova since 29 have), and the
+# newest microversion of the API, which is read from the API.
 OLDEST, COMMON = '2.1', '2.96'
 TIMEOUT = 60
 LISTS = (
@@ -83,7 +84,7 @@ class Account:
             'GET',
             path,
             attempts=session.READ_ATTEMPTS,
-            # An error of the API itself is an answer, which may differ.
+            # Record a response with status 500, too. Without ``refusals`` it would raise Unanswered.
             refusals=(500,),
             headers={'OpenStack-API-Version': f'compute {version}', 'X-OpenStack-Nova-API-Version': version},
         )
@@ -104,7 +105,7 @@ class Account:
         return str(self.get('/', OLDEST)[1]['version']['version'])
 
     def listed(self, path: str, key: str) -> list[dict[str, Any]]:
-        """Return the items of a list, none if the account may not read it."""
+        """Return the items of the list ``key`` in the response to GET ``path``, or [] if its status is not 200."""
         status, body = self.get(path, COMMON)
         return list(body.get(key, ())) if status == 200 else []
 
@@ -148,7 +149,10 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 def paths(account: Account) -> Iterator[str]:
-    """Yield the paths that an account asks for: first lists, then the resources that they name."""
+    """Yield the paths to request for an account: first lists (LISTS), then the resources in these lists.
+
+    Sends GET requests to the API to find these resources.
+    """
     yield from LISTS
     everything = '?all_tenants=1' if account.role == 'admin' else ''
     servers = account.listed(f'/servers/detail{everything}', 'servers')

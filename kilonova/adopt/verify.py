@@ -1,12 +1,13 @@
 """Compare the answers of Nova's API, which were recorded, with the answers of Kilonova's API to the same requests.
 
-    for answer in answers.read(path):
-        status, body = client.get(answer.path, answer.version)
-        report.add(answer, status, body)
-    report.unexpected                   # {kind: Difference}, to be read by a person
+    mirror = verify.Mirror()
+    for answer in answers.read(path):                       # an answer of Nova
+        status, body = account.get(answer.path, answer.version)     # the answer of Kilonova
+        mirror.add(answer, status, body)
+    mirror.kinds(expected=False)                            # ['/servers/ID server.status', …], for the operator
 
-A difference has a kind: the pattern of the path and the member of the body. Kinds that are known, with their reasons,
-are in ``EXPECTED``.
+The kind of a difference is the request path with ID for each id, and the name of the value in the JSON body.
+``EXPECTED`` lists the kinds that are harmless, with their reasons.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 
 from kilonova.adopt.answers import Answer
 
-# Members by which the items of a list are matched: the first that all items of both lists have.
+# Keys that identify the items of a JSON list. The items of Nova's list and of Kilonova's are paired by the first of
+# these keys that all items of the two lists have.
 KEYS = (
     'id',
     'uuid',
@@ -40,7 +42,11 @@ _NOTHING = '(nothing)'
 
 
 class KnownDifference(NamedTuple):
-    """A kind of difference that is no loss, and why. ``path`` and ``member`` are regular expressions."""
+    """A kind of difference between Nova's and Kilonova's answers that is harmless. ``reason`` says why.
+
+    ``path`` and ``member`` are regular expressions for the request path with ID for each id, such as '/servers/ID', and
+    for the name of the value in the JSON body, such as 'server.status'.
+    """
 
     path: str
     member: str
@@ -79,7 +85,11 @@ EXPECTED: tuple[KnownDifference, ...] = (
 
 @dataclass(frozen=True)
 class Difference:
-    """One member of an answer that differs. ``member`` is 'status' for the status of the answer."""
+    """A value that differs between a recorded answer of Nova and Kilonova's answer.
+
+    ``member`` is the name of the value in the JSON body, such as 'server.status', or 'status' for the HTTP status.
+    ``ours`` is Kilonova's value, ``theirs`` is Nova's.
+    """
 
     answer: Answer
     member: str
@@ -88,12 +98,12 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """The pattern of the path, and the member."""
+        """The request path with ID for each id, and the name of the value, for example '/servers/ID server.status'."""
         return f'{pattern(self.answer.path)} {self.member}'
 
     @property
     def reason(self) -> str | None:
-        """Why the difference is no loss, or None if it is not known."""
+        """Why the difference is harmless, from ``EXPECTED``, or None if ``EXPECTED`` does not list the difference."""
         path = pattern(self.answer.path)
         for known in EXPECTED:
             if re.fullmatch(known.path, path) and re.fullmatch(known.member, self.member):
@@ -153,7 +163,10 @@ def _compare(ours: Any, theirs: Any, where: str, ordered: bool) -> Iterator[tupl
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without the host of a URL: links lead to the API that answers."""
+    """Return a JSON value; if it is a URL, without scheme and host.
+
+    Links in answers name the host of the API that answered, which always differs between Nova and Kilonova.
+    """
     return _HOST.sub('', value) if isinstance(value, str) else value
 
 
@@ -181,6 +194,6 @@ def _compare_lists(
 
 
 def _is_key(key: str, items: Sequence[Any]) -> bool:
-    """Return whether each item has the member, and no two have the same value."""
+    """Return whether each item is a dict with a value for ``key``, and no two of these values are equal."""
     values = [item.get(key) for item in items if isinstance(item, Mapping)]
     return len(values) == len(items) == len({*map(str, values)}) and None not in values

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# The part of the shutdown time in which running steps may finish and may retry calls that get no answer.
+# The fraction of [DEFAULT]manager_shutdown_timeout in which running steps of operations may finish. Until then they may
+# repeat RPC calls that get no answer.
 ORDERS_SHARE = 0.8
 
 
@@ -76,7 +77,8 @@ class ComputePart:
     """The compute daemon.
 
     At the start the daemon first examines its host and then listens for messages. At the end it stops listening,
-    finishes its work, closes its connections, and calls the function ``ended``.
+    finishes its work, closes its connections, and calls the function ``ended``, which lets another process of
+    kilonova-compute start on this host.
     """
 
     def __init__(
@@ -110,8 +112,8 @@ class ComputePart:
     def stop(self) -> None:
         """Stop the service.
 
-        Running steps get the part ORDERS_SHARE of the shutdown time to finish. After that, they don't repeat calls that
-        get no answer.
+        Running steps of operations may finish within the fraction ORDERS_SHARE of manager_shutdown_timeout. After that,
+        they don't repeat RPC calls that get no answer.
         """
         from kilonova import concurrency
 

@@ -117,9 +117,9 @@ def check_intervals(conf: cfg.ConfigOpts) -> None:
 def cap(conf: cfg.ConfigOpts, interface: str) -> str | None:
     """Return the version to which [upgrade_levels] limits messages to an interface, or None if there is no limit.
 
-    ``interface`` is a name of ``rpc.versions``. The option ``conductor`` is for two interfaces: its value is 1.x for
-    the interface compute_task, and 3.x for the interface conductor. Raises ConfigFileValueError if no release that can
-    run together with this release has the version.
+    ``interface`` is a name of ``rpc.versions``. The option ``conductor`` is for two interfaces: a value 1.x limits only
+    the interface compute_task, and a value 3.x only the interface conductor. For the other interface the result is
+    None. Raises ConfigFileValueError if no release that can run together with this release has the version.
     """
     option = 'conductor' if interface == 'compute_task' else interface
     value = conf.upgrade_levels[option]

@@ -42,7 +42,7 @@ class db_age(expression.FunctionElement[float]):  # noqa: N801 - as above
     type = sa.Double()
 
 
-# In MySQL's expression, adding "0e0" converts the DECIMAL to a double.
+# MySQL's UNIX_TIMESTAMP(NOW(6)) is a DECIMAL. Adding 0e0 makes it a double, which the driver returns as a float.
 # PostgreSQL's now() would return the begin of the transaction, so statement_timestamp() is used.
 # PostgreSQL's clock_timestamp() is not used, because a comparison of a column with it can't use an index.
 NOW = {

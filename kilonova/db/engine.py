@@ -67,8 +67,9 @@ Listener = Callable[[str, str, bool], None]
 # Seconds that a writer waits for SQLite's lock. If it does not get the lock, the database counts as not answering.
 SQLITE_BUSY = 10.0
 _WRITES = 'kilonova_writes'
-# The key in a connection's ``info`` under which the functions to call after the commit are stored.
+# ``info[_AFTER]`` of a connection is the list of functions that ``after_commit`` got, to be called after the commit.
 _AFTER = 'kilonova_after_commit'
+# Statements with these first words are not passed to the functions that were given to ``listen``.
 _UNCOUNTED = ('BEGIN', 'COMMIT', 'ROLLBACK', 'PRAGMA', 'SAVEPOINT', 'RELEASE')
 
 
@@ -133,8 +134,8 @@ class Database:
     def read(self) -> Iterator[sa.Connection]:
         """Open a transaction that only reads.
 
-        On SQLite, all statements of the transaction see the same state of the database. On other databases, each
-        statement sees the newest committed rows.
+        On SQLite, all statements of the transaction see one snapshot of the database. MySQL and PostgreSQL use READ
+        COMMITTED, so each statement sees the rows that are committed when the statement starts.
         """
         with self._turn() if self._memory else contextlib.nullcontext(), self._engine.connect() as connection:
             yield connection
@@ -263,9 +264,9 @@ def _create_sqlite(
     """
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
-        # Open the file only if it is missing. Closing an existing file would release this process's locks on it.
-        # See "How To Corrupt An SQLite Database File", section 2.2, about locks that a close of the file releases.
-        # Ignore an invalid path here, because SQLite reports it later with a clear message.
+        # O_EXCL opens the file only if it is missing. Closing an existing file would release this process's locks on it
+        # (see "How To Corrupt An SQLite Database File", section 2.2).
+        # An OSError because of an invalid path is ignored: SQLite reports the path later with a clear message.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
@@ -284,9 +285,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: pool.ConnectionPoolE
 
 
 def _judge_ping(context: sa.ExceptionContext) -> None:
-    """Raise an error if the server does not answer the ping that tests a pooled connection before its use.
+    """Make SQLAlchemy raise the error if a ping (the test of a pooled connection before its use) has timed out.
 
-    By default SQLAlchemy would open a new connection instead, and wait a second time for a server that does not answer.
+    Without this, SQLAlchemy would open a new connection, and wait a second time for the server. If the ping shows that
+    the connection was closed, SQLAlchemy still opens a new one.
     """
     if context.is_pre_ping and failures.timed_out(context.original_exception):
         context.is_disconnect = False
@@ -451,7 +453,7 @@ def retried(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         options = _installed.options if _installed else PoolOptions
-        # Limit the total time, not only the number of repetitions, because each may wait long for locks.
+        # Limit the total time, too, because each call of the function may wait long for locks in the database.
         until = time.monotonic() + options.statement_timeout if options.statement_timeout else float('inf')
         mark, number = failures.REPEATED.set(False), 0
         try:

@@ -44,7 +44,10 @@ def check_urls(conf: cfg.ConfigOpts) -> None:
 
 
 def name(database: engine.Database, databases: engine.Databases) -> str:
-    """Return the option or the cell that configures a database, together with the database's URL without password."""
+    """Return a text that names a database in messages, with its URL without password.
+
+    For example '[api_database]connection (mysql://…)' or 'the database of cell cell1 (mysql://…)'.
+    """
     where = f'({sa.make_url(database.url).render_as_string(hide_password=True)})'
     if database.name == 'api':
         return f'{API} {where}'

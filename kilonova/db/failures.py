@@ -69,7 +69,9 @@ _MYSQL_SILENT = frozenset(
 # PyMySQL's codes for an error of the socket while it writes (2006) and while it reads (2013).
 _MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
-# PostgreSQL's errors for "no answer": 57014 (statement took too long), 55P03 (lock wait), 25P03 (idle transaction).
+# The SQLSTATEs, or their beginnings, that mean that PostgreSQL gives no answer: connection lost (08), no connection
+# left (53300), shutdown (57P), statement too long (57014), lock wait too long (55P03), transaction idle too long
+# (25P03).
 _POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
@@ -81,7 +83,8 @@ _MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (
     frozenset((1054, 1146)),
 )
 # PostgreSQL's errors for a missing database, for a refused account, and for a missing table or column.
-# Two of these errors are recognized by their text, because psycopg2 has no error code for a refused connection.
+# The texts of errors are matched for a missing database and a refused account: these errors occur when a connection is
+# opened, and psycopg2 has no SQLSTATE then.
 _POSTGRESQL_MISSING, _POSTGRESQL_REFUSED, _POSTGRESQL_LACKS = (
     re.compile(r'database "[^"]*" does not exist'),
     re.compile(r'authentication failed|role "[^"]*" does not exist|permission denied for database|pg_hba\.conf'),
@@ -115,8 +118,8 @@ def timed_out(original: BaseException | None) -> bool:
 
     ``original`` is the attribute ``orig`` of SQLAlchemy's error.
     """
-    # Check ``__cause__``, because it is a TimeoutError if ``db.timeouts`` raised this error after a timeout.
-    # Check ``__context__`` of PyMySQL's errors, because PyMySQL sets no ``__cause__`` after a timeout.
+    # ``db.timeouts`` raises psycopg2's OperationalError after a timeout, with a TimeoutError as ``__cause__``.
+    # PyMySQL's error after a timeout of the socket has the TimeoutError as ``__context__``.
     if original is None:
         return False
     return isinstance(original.__cause__, TimeoutError) or (
@@ -163,7 +166,8 @@ def is_unreachable(error: BaseException) -> bool:
         return True
     state = _sqlstate(original)
     if state is None:
-        # An error of psycopg2 has no SQLSTATE if no connection was established, so check only the class of the error.
+        # If no connection was established, psycopg2's errors have no SQLSTATE. Then each OperationalError means no
+        # answer.
         return _is_of_postgresql(original) and isinstance(error, exc.OperationalError)
     return state.startswith(_POSTGRESQL_SILENT)
 

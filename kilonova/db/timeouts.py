@@ -28,7 +28,7 @@ CONNECT_TIMEOUT = 10.0
 _KEEPALIVES = {'keepalives': 1, 'keepalives_idle': 30, 'keepalives_interval': 10, 'keepalives_count': 3}
 # SQLite checks the time limit of a statement after this many of its internal instructions (a few milliseconds).
 _STEPS = 100_000
-# The key in the ``info`` of a SQLite connection for the time at which its present statement is interrupted.
+# ``info[UNTIL]`` of a SQLite connection is the deadline (time.monotonic) of the running statement.
 UNTIL = 'kilonova_until'
 
 

@@ -134,7 +134,10 @@ class Images(RpcInterface):
 
     @step_call('6.11')
     def undo_snapshot_instance(self, ctxt: RequestContext, instance: Instance, image_id: str) -> Any:
-        """Undo ``snapshot_instance`` or ``backup_instance``: delete the host's copy of the disk, if there is one."""
+        """Undo ``snapshot_instance`` or ``backup_instance``: delete the temporary copy of the root disk, if it exists.
+
+        The host made this copy for the upload.
+        """
 
     @step_call('6.13')
     def backup_instance(self, ctxt: RequestContext, instance: Instance, image_id: str) -> Any:
@@ -153,7 +156,10 @@ class Images(RpcInterface):
 
     @step_call('6.13')
     def undo_shelve_instance(self, ctxt: RequestContext, instance: Instance, image_id: str | None) -> Any:
-        """Undo ``shelve_instance``: delete the copy of the disk, and start the guest again if it should run."""
+        """Undo ``shelve_instance``: start the guest again if it should run.
+
+        The temporary copy of the root disk that was made for the upload is deleted.
+        """
 
     @step_call('6.13')
     def unshelve_instance(self, ctxt: RequestContext, order: UnshelveOrder) -> Any:
@@ -186,8 +192,8 @@ class MoveCalls(RpcInterface):
     def prep_resize(self, ctxt: RequestContext, order: PrepResizeOrder) -> Any:
         """Claim resources for the new flavor at the destination.
 
-        Returns a dict whose key ``disk`` says where the source must copy the disk. Raises HostRejected if the host
-        can't take the server.
+        Returns a dict. Its key ``disk`` is a MoveOffer (``virt.parts.moves``): a dict that tells the source host to
+        which address and directory it copies the disks. Raises HostRejected if the host can't take the server.
         """
 
     @step_call('6.11')
@@ -198,7 +204,8 @@ class MoveCalls(RpcInterface):
     def resize_instance(self, ctxt: RequestContext, order: ResizeOrder) -> Any:
         """Stop the guest at the source, and copy its disks to the destination.
 
-        Returns a description of the disk, the member ``disk_info`` of the order for ``finish_resize``.
+        Returns a DiskInfo: a dict with the names of the copied disks. The conductor passes it to ``finish_resize`` as
+        the order's field ``disk_info``.
         """
 
     @step_call('6.11')
@@ -238,7 +245,7 @@ class MoveCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_evacuate_instance(self, ctxt: RequestContext, instance: Instance, migration: Migration) -> Any:
-        """Undo ``evacuate_instance``: delete the new guest, release the claim, and restore the server's old host.
+        """Undo ``evacuate_instance``: delete the new guest, release the claim, and write the old host to the database.
 
         The call is safe even if this host has claimed nothing for the server.
         """
@@ -256,7 +263,11 @@ class LiveMigrationCalls(RpcInterface):
 
     @step_call('6.13')
     def check_can_live_migrate_source(self, ctxt: RequestContext, instance: Instance) -> Any:
-        """Check that the guest runs, and return the properties of the guest that a destination must support or know."""
+        """Check that the guest runs, and return a description of the guest for the check on the destination.
+
+        The description is a LiveGuest (``virt.parts.live_migrations``): a dict with the guest's CPU model, machine
+        type, disks and volumes, for example.
+        """
 
     @step_call('6.13')
     def check_can_live_migrate_destination(self, ctxt: RequestContext, order: LiveMigrationCheckOrder) -> Any:
@@ -289,8 +300,8 @@ class LiveMigrationCalls(RpcInterface):
     def undo_live_migration(self, ctxt: RequestContext, order: LiveMigrationUndo) -> Any:
         """Abort the live migration of a guest at the source.
 
-        Returns a dict with ``active``, which says whether the guest is on the source, and ``switched``, which says
-        whether the guest runs at the destination and its transfer has ended.
+        Returns {'active': True if the source still has the guest, 'switched': True if the migration was complete before
+        it could be aborted, so that the guest runs at the destination}.
         """
 
     @step_call('6.13')
@@ -305,17 +316,18 @@ class LiveMigrationCalls(RpcInterface):
 class Interfaces(RpcInterface):
     """Methods that attach network interfaces to an existing guest and detach them, with methods that undo this.
 
-    ``vif`` is the interface in the form in which the info cache stores it. An interface may be a function of a PCI
-    device (SR-IOV). The host claims the function before the interface is attached, and frees it after the guest has
-    released the interface. ``request`` and ``request_id`` are the PCI request for the function.
+    ``vif`` is the interface in the form in which the info cache stores it. The interface of an SR-IOV port is a
+    function of a PCI device. The host claims this function (``claim_function``) before the interface is attached, and
+    frees it (``free_function``) after the guest has released the interface. ``request`` is the InstancePCIRequest for
+    the function, and ``request_id`` its request_id.
     """
 
     @step_call('6.13')
     def claim_function(self, ctxt: RequestContext, instance: Instance, request: InstancePCIRequest) -> Any:
-        """Claim the function of a PCI device for an interface.
+        """Claim a function of a PCI device for an SR-IOV port of the server.
 
-        Returns a dict whose key ``profile`` is the part of the port's binding profile that names the function. Raises
-        HostRejected if no function is free.
+        Returns {'profile': {…}}, the part of the port's binding:profile that names the function, with pci_slot and
+        physical_network, for example. Raises HostRejected if no function is free.
         """
 
     @step_call('6.13')
@@ -324,11 +336,14 @@ class Interfaces(RpcInterface):
 
     @step_call('6.13')
     def free_function(self, ctxt: RequestContext, instance: Instance, request_id: str) -> Any:
-        """Free the PCI function of an interface that the guest has released and whose port is unbound."""
+        """Release the PCI function that is claimed for the PCI request ``request_id`` of an SR-IOV port.
+
+        Called when the interface is detached from the guest and the port is unbound.
+        """
 
     @step_call('6.13')
     def unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]]) -> Any:
-        """Detach interfaces that are functions of the source's PCI devices from the guest, before a live migration."""
+        """Detach the interfaces of SR-IOV ports from the guest on the source, before a live migration."""
 
     @step_call('6.13')
     def undo_unplug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]]) -> Any:
@@ -336,7 +351,10 @@ class Interfaces(RpcInterface):
 
     @step_call('6.13')
     def plug_functions(self, ctxt: RequestContext, instance: Instance, vifs: list[dict[str, Any]]) -> Any:
-        """Attach interfaces to a guest after its live migration, as functions of PCI devices of the destination."""
+        """Attach the interfaces of SR-IOV ports to the guest on the destination, after a live migration.
+
+        Each interface gets a function of a PCI device that is claimed on the destination.
+        """
 
     @step_call('6.13')
     def attach_interface(self, ctxt: RequestContext, instance: Instance, vif: dict[str, Any]) -> Any:
@@ -391,29 +409,33 @@ class VolumeCalls(RpcInterface):
 
     @step_call('6.13')
     def copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Copy a volume of the server to another volume while the guest uses it.
+        """Copy a volume of the server to a new volume while the guest uses the old one (block copy).
 
-        When this method has returned, the host writes to the two volumes, so they have the same content. ``copy`` is a
-        dict with the second volume's column values (see ``AttachedVolume.successor``), and the first volume's id as
-        ``of``.
+        After this method has returned, each write of the guest goes to the two volumes, so their content stays equal.
+        ``copy`` is a dict: ``of`` is the old volume's id, and the other keys are columns of block_device_mapping with
+        the new volume's values (see ``AttachedVolume.successor``).
         """
 
     @step_call('6.13')
     def undo_copy_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Undo ``copy_volume``: end the copying and disconnect the second volume.
+        """Undo ``copy_volume``: end the block copy and disconnect the new volume. ``copy`` is as in ``copy_volume``.
 
         Does nothing if the volume is not being copied.
         """
 
     @step_call('6.13')
     def swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Switch the guest from the first volume to its copy, the second volume."""
+        """Switch the guest from the old volume to the new volume, after ``copy_volume`` (pivot).
+
+        ``copy`` is as in ``copy_volume``. Raises NotSwapped if the guest can't be switched.
+        """
 
     @step_call('6.13')
     def undo_swap_volume(self, ctxt: RequestContext, instance: Instance, copy: dict[str, Any]) -> Any:
-        """Complete ``swap_volume`` instead of undoing it, if the guest can still switch to the copy of the volume.
+        """Switch the guest to the new volume, if this is still possible. A volume swap is completed, not undone.
 
-        Returns a dict whose key ``swapped`` says whether the guest uses the copy.
+        The old and the new volume have the same content. ``copy`` is as in ``copy_volume``. Returns {'swapped': True if
+        the guest uses the new volume}.
         """
 
     @step_call('6.13')
@@ -422,7 +444,11 @@ class VolumeCalls(RpcInterface):
 
 
 class VolumeSnapshotCalls(RpcInterface):
-    """Methods for snapshots of volumes that are files on a network share. The volume service has begun the snapshot."""
+    """Methods for snapshots of volumes that are files on a network share, such as NFS.
+
+    Cinder calls the API os-assisted-volume-snapshots when it creates or deletes such a snapshot of an attached volume.
+    The host then changes the files that the guest uses.
+    """
 
     @step_call('6.13')
     def snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str]) -> Any:
@@ -434,19 +460,28 @@ class VolumeSnapshotCalls(RpcInterface):
 
     @step_call('6.13')
     def undo_snapshot_volume(self, ctxt: RequestContext, instance: Instance, files: dict[str, str]) -> Any:
-        """Return a dict whose key ``taken`` says whether the guest writes to the new file. Changes nothing."""
+        """Return {'taken': True if the guest writes to the snapshot's new file}. Changes nothing.
+
+        ``snapshot_volume`` is not undone, because the new file may have data that are in no other file. ``files`` is as
+        in ``snapshot_volume``.
+        """
 
     @step_call('6.13')
     def withdraw_volume_snapshot(self, ctxt: RequestContext, instance: Instance, files: dict[str, str]) -> Any:
-        """Merge the new file into the former file, and make the guest write to the former file again."""
+        """Withdraw a snapshot: commit the new file into the file from before it, to which the guest then writes again.
+
+        ``files`` is as in ``snapshot_volume``: ``new`` is the new file, and ``name`` is the file from before the
+        snapshot.
+        """
 
     @step_call('6.13')
     def merge_volume(self, ctxt: RequestContext, instance: Instance, merge: dict[str, Any]) -> Any:
         """Merge files of a volume when a snapshot of the volume is deleted.
 
-        ``merge`` is a dict with the keys ``volume_id``, ``file`` and ``into``. The data of ``file`` are written into
-        its backing file ``into``. If ``into`` is None, the file that the guest writes to gets the data of all files
-        between it and ``file``, or of all its backing files if ``file`` is None, too.
+        ``merge`` is a dict with the keys ``volume_id``, ``file`` and ``into``. If ``into`` is a file name, ``file`` is
+        committed into its backing file ``into`` (block commit). If ``into`` is None, backing files are pulled into the
+        active file, to which the guest writes (block pull): the files between the active file and ``file``, or all
+        backing files if ``file`` is None.
         """
 
     @step_call('6.13')
@@ -502,7 +537,11 @@ class ServiceCalls(RpcInterface):
 
     @cast('6.11')
     def report_again(self, ctxt: RequestContext) -> Any:
-        """Make the host send its next heartbeat as an RPC call, and then check what it may have missed."""
+        """Make the host send its next heartbeat as an RPC call, which a conductor answers.
+
+        A conductor sends this message if the host counted as down. After the answer, the host checks its servers,
+        because it may have missed messages.
+        """
 
     @cast('6.11')
     def set_host_enabled(self, ctxt: RequestContext, enabled: bool) -> Any:
@@ -518,7 +557,11 @@ class ServiceCalls(RpcInterface):
 
     @call('6.11')
     def describe_host(self, ctxt: RequestContext) -> Any:
-        """Return the host's domains with their devices, its servers' directories, and held devices that are missing."""
+        """Return a dict that describes the host, for ``kilonova-manage audit``.
+
+        It has the domains with their devices, the servers' directories, and ``missing_devices``: devices that servers
+        hold according to the database but that the host does not have.
+        """
 
     @call('6.11')
     def get_host_uptime(self, ctxt: RequestContext) -> Any:
@@ -526,7 +569,10 @@ class ServiceCalls(RpcInterface):
 
     @cast('6.11')
     def external_instance_event(self, ctxt: RequestContext, instances: list[Instance], events: list[Any]) -> Any:
-        """Deliver events of other services, such as Neutron, to the threads of the host that wait for these events."""
+        """Deliver events of other services, such as network-vif-plugged of Neutron, to the host.
+
+        In kilonova-compute, the threads that wait for these events of these servers continue.
+        """
 
 
 class Compute(

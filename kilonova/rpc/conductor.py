@@ -54,9 +54,11 @@ class Conductor(RpcInterface):
 
     @call('3.3')
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
-        """Check that an operation is still at the step with this key. ``undo`` is True if the host will undo the step.
+        """Check that a host may work on a step: the operation must be at the step and attempt that ``key`` names.
 
-        A step key is '<operation uuid>/<position>.<step name>/<attempt>'.
+        ``key`` is '<operation uuid>/<position>.<step name>/<attempt>'. If ``undo`` is True, the operation must be
+        undoing this step. Raises KeyGone if this is not so, and other errors if ``host`` may not work on the step (see
+        ``db.queries.claims.check``).
         """
 
     @call('3.3')
@@ -73,8 +75,9 @@ class Conductor(RpcInterface):
     ) -> Any:
         """Bind Neutron ports of a server to devices that a host has claimed, and return the server's interfaces.
 
-        ``profiles`` is a dict from port id to the part of the port's binding profile that names the device. ``key`` is
-        the step key of the operation for which the host works.
+        ``profiles`` is {port id: part of the port's binding:profile that names the device, such as pci_slot}. ``key``
+        is the step key of the operation for which the host works. The interfaces are returned in the form of the info
+        cache.
         """
 
     @call('3.5')

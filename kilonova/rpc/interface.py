@@ -185,8 +185,9 @@ class ClientTransport(Protocol):
     ) -> Any:
         """Send one message. Return the reply if ``kind`` is 'call' or 'long', and None if it is 'cast'.
 
-        ``topic`` and ``namespace`` are those of the interface. ``server`` is the receiving host, or None for any host.
-        ``version`` is the version of the message.
+        A 'call' waits for its reply for at most rpc_response_timeout seconds, and a 'long' for long_rpc_timeout
+        seconds. ``topic`` and ``namespace`` are those of the interface. ``server`` is the receiving host, or None for
+        any host. ``version`` is the version of the message.
         """
 
 

@@ -378,10 +378,11 @@ class Notifications:
         host: str | None = None,
         binary: str | None = None,
     ) -> None:
-        """Send the notification of a declared event, whose arguments are read later, by the thread that sends it.
+        """Queue the notification of an event in NOTIFICATIONS. The thread that sends it reads the arguments.
 
-        ``read()`` returns the arguments (``facts`` of ``emit``) as a dict, or None if nothing is to be sent. ``host``
-        and ``binary`` have the same meaning as in ``emit``.
+        So the caller does not wait for queries that the arguments need. ``read()`` returns the arguments (``facts`` of
+        ``emit``) as a dict, or None if nothing is to be sent. ``host`` and ``binary`` have the same meaning as in
+        ``emit``.
         """
         if not self.enabled or self._sender is None:
             return

@@ -36,7 +36,8 @@ class Scheduler(RpcInterface):
     ) -> Any:
         """Select a host and alternates for each server, and claim the host in Placement if ``claim`` is True.
 
-        ``return_objects`` is False for Nova's old form of the reply, a dict for each server. The scheduler claims
-        nothing later than ``time_left`` seconds after the call. ``operations`` are the uuids of the servers' boot
-        operations.
+        ``return_objects`` is False for Nova's old form of the reply, a dict for each server. When ``time_left`` seconds
+        have passed since the call, the scheduler claims nothing any more, because the caller has given up.
+        ``operations`` are the uuids of the servers' boot operations. The claim for a server whose boot was cancelled is
+        released.
         """

@@ -46,7 +46,8 @@ BROKER_AWAY = (
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
 # Default of heartbeat_timeout_threshold: seconds without a heartbeat after which RabbitMQ counts as down.
 HEARTBEAT = 20
-# Maximum number of messages whose sending hangs at the same time. If there are so many, further messages are not sent.
+# Maximum number of threads that hang while they send a message, because the broker does not answer. While there are so
+# many, sending a further message fails at once.
 HANGING = 8
 # Time-out in seconds of the test call that makes oslo.messaging open the queue of replies.
 PROBE = 3
@@ -153,7 +154,8 @@ class OsloTransport:
         self._opening: Future[None] | None = None
         self._opening_since = 0.0
         rabbit = messaging.TransportURL.parse(conf, url).transport.startswith('rabbit')
-        # True if this process can receive replies. Only the driver for RabbitMQ must first open a queue of replies.
+        # True if this process can receive replies. On RabbitMQ it is False until ``_open_replies`` has created the
+        # reply queue. Other drivers need no such queue.
         self._replies_come = not rabbit
         if rabbit:
             conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')

@@ -40,8 +40,8 @@ KINDS = {
     '[%(connection_id)s] AMQP server %(hostname)s:%(port)s closed the connection. Check login': REFUSED,
     '[%(connection_id)s] Reconnected to AMQP server': BACK,
 }
-# AGAIN is the minimum number of seconds between two log lines about the same outage.
-# AT_LEAST is the minimum number of seconds between a line about one outage and a line about the next outage.
+# During one outage, a line about it is logged at most once in AGAIN seconds. If the broker came back and fails again, a
+# line about the new outage is logged AT_LEAST seconds after the last line about the old one, or later.
 AGAIN, AT_LEAST = 600.0, 30.0
 
 
@@ -56,7 +56,8 @@ class Outages(logging.Filter):
         self._clock, self._lock = clock, threading.Lock()
         # A dict from the kind of event (AWAY or REFUSED) to the time of its last log line.
         self._logged: dict[str, float] = {}
-        # Kinds of events that are over: the log already says that the broker is back.
+        # Kinds of events (AWAY or REFUSED) that have not occurred again since the line that the broker is back was
+        # logged.
         self._over: set[str] = set()
         # A dict from the kind of event to the number of messages that were left out since its last log line.
         self._left_out: dict[str, int] = {}
@@ -87,9 +88,10 @@ class Outages(logging.Filter):
         )
 
     def _back(self) -> str | None:
-        """Return the text to add to a log line that a connection is back.
+        """Return the text to append to the log line that a connection is back, or None to drop the line.
 
-        Return None if the line must not be logged, because it was already logged once since the last outage.
+        The text is the number of messages that were left out, or '' if there were none. The line is dropped if such a
+        line was already logged since the last outage.
         """
         began = [kind for kind in self._logged if kind not in self._over]
         if not began:

@@ -103,7 +103,10 @@ class RpcVersionCaps:
                 minimum,
             )
             if minimum < versions.SERVICE_VERSION:
-                LOG.info('Services of an older release: %s', named(cells, binary, versions.SERVICE_VERSION))
+                LOG.info(
+                    'Services of an older release limit the RPC version until they are upgraded: %s',
+                    named(cells, binary, versions.SERVICE_VERSION),
+                )
             with self._lock:
                 self._known[interface] = found
                 self._fresh.add(interface)

@@ -126,7 +126,7 @@ def _run(
         return 1
     if not workers.is_worker():
         options.warn_unread(conf)
-    # The present objects stay until the end. Freeze them, so that the garbage collector does not scan them again.
+    # The objects that exist now live as long as the process. Freeze them, so that the garbage collector skips them.
     gc.collect()
     gc.freeze()
     gc.enable()

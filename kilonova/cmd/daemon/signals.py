@@ -1,7 +1,7 @@
 """Receive signals as messages in the main thread, without code in signal handlers.
 
-    with SignalListener((signal.SIGTERM, signal.SIGHUP)) as ears:
-        for byte in ears.hear(timeout=5): ...    # numbers of signals, and of messages from other threads
+    with SignalListener((signal.SIGTERM, signal.SIGHUP)) as listener:
+        for number in listener.hear(timeout=5): ...     # 15 for SIGTERM, 1 for SIGHUP, or a number from ``ring``
 
 The modules ``program`` and ``workers`` use the class.
 """
@@ -43,7 +43,10 @@ class SignalListener:
             signal.signal(number, handler)
 
     def ring(self, byte: int) -> None:
-        """Wake the main thread from another thread: ``hear`` returns ``byte``, a number that no signal has."""
+        """Wake the main thread from another thread. ``hear`` then returns ``byte``, a number from 128 to 255.
+
+        No signal has such a number.
+        """
         self._bell.send(bytes((byte,)))
 
     def hear(self, timeout: float | None = None) -> Iterator[int]:

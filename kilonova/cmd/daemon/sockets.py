@@ -36,5 +36,5 @@ def parse(text: str) -> dict[str, int]:
 
 
 def told(listeners: Mapping[str, socket.socket]) -> str:
-    """Return the text for the environment variable INHERITED that describes these sockets."""
+    """Return the names and file descriptors of sockets for the variable INHERITED, such as 'api:5 health:6'."""
     return ' '.join(f'{name}:{listener.fileno()}' for name, listener in listeners.items())

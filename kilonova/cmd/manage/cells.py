@@ -280,7 +280,7 @@ def verify_instance(cloud: Cloud, args: argparse.Namespace) -> int:
     return LOCATED_CODES[found.state]
 
 
-# The text that the command verify_instance prints for a server, by the state that ``locate`` returns.
+# {where ``cell_changes.locate`` found a server: text that the command verify_instance prints}
 LOCATED = {
     'here': 'Instance {uuid} is in cell: {cell} ({cell_uuid})',
     'unknown': 'Instance {uuid} is not mapped to a cell (upgrade is incomplete) or instance does not exist',

@@ -31,10 +31,12 @@ REMEDY = (
     "Restore these columns from a backup, and it continues within five minutes; or run 'kilonova-manage "
     "operation forget {uuid}', then delete the server or set its state, and run 'kilonova-manage audit'"
 )
-# Kinds of operations that belong to no server.
+# Kinds of operations that belong to no server: ``mirror`` updates the aggregates of a host in Placement, and
+# ``host_removal`` removes a host whose compute service was deleted.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
-# Keys of an operation's outputs that the conductor itself writes. Each other key is the name of a step.
+# Keys in an operation's outputs for the conductor's own data: the number of tries of a step, why the operation waits,
+# the position to which it is being undone, and the hosts' refusals. Every other key is the name of a step that is done.
 OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 
@@ -128,7 +130,7 @@ def _rows(cloud: Cloud, **which: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operation row as a dict for the output. Its keys are COLUMNS."""
+    """Return a dict that has the names in COLUMNS as keys, for the output of an operation row."""
     from kilonova.conductor.flows import FLOWS, hosts_of
 
     flow = FLOWS.get(row['kind'])

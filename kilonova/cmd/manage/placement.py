@@ -1,4 +1,4 @@
-"""kilonova-manage placement: repair copies of Kilonova's data in Placement."""
+"""kilonova-manage placement: update the aggregates in Placement, which are copies of Kilonova's host aggregates."""
 
 from __future__ import annotations
 

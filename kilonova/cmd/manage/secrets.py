@@ -30,11 +30,11 @@ def create_key(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def rotate_key(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Make the last key in the key file the first one, which encrypts, and add a new last key.
+    """Rotate the keys in the key file.
 
-    Of the other keys, only the key that encrypted before is kept. Copy the new file to all hosts before the next
-    rotation. The copies may arrive on the hosts in any order. Exit code 1: there are no keys, or the file cannot be
-    written.
+    The first key encrypts; all keys decrypt. The last key becomes the first one, the former first key is kept, a new
+    last key is added, and other keys are deleted. Copy the new file to all hosts, in any order, before the next
+    rotation. Exit code 1: there are no keys, or the file cannot be written.
     """
     from kilonova import sealing
 

@@ -13,8 +13,9 @@ from kilonova.db.arguments.base import LEFT_OUT, Arguments, Envelope
 class InterfaceWish(TypedDict):
     """The interface that a user requested, as the operation row stores it.
 
-    ``port_id`` is the id of the user's own port, ``address`` the requested IP address, ``device`` the id of the PCI
-    request of the port, and ``tag`` the tag by which the guest identifies the interface.
+    ``port_id`` is the id of the user's own port, ``address`` the requested IP address, and ``tag`` the tag by which the
+    guest identifies the interface. ``device`` is the request_id of the InstancePCIRequest if the port is an SR-IOV
+    port, else None.
     """
 
     network_id: str
@@ -29,8 +30,8 @@ class AttachInterfaceArguments(Arguments):
     """Arguments of the attach of an interface.
 
     Attributes:
-        wish: The requested interface.
-        request: PCI request of the port if the port is a function of a PCI device, else None.
+        wish: The interface that the user requested: network, port, address and tag.
+        request: The serialized InstancePCIRequest if the port is an SR-IOV port, else None.
         resources: The port's attribute ``resource_request`` in Neutron (the resources that the port needs), or None.
     """
 
@@ -58,8 +59,10 @@ class NetworkChangedArguments(Arguments):
 
     Attributes:
         renamed: True if the server's new hostname must be written to the DNS names of its ports.
-        at_rest: Id of a deleted port whose device the server still holds, or None. If it is set, the operation waits
-            until no other operation works on the server, and then starts a detach that frees the device.
+        at_rest: Id of a deleted port whose device the server still holds, or None. If it is set, the conductor runs
+        this
+            operation only when no other operation of the server runs, and then inserts an operation that detaches the
+            interface and frees the device.
     """
 
     identity = ('at_rest',)
@@ -87,10 +90,10 @@ class SwapVolumeArguments(VolumeArguments):
     """Arguments of a volume swap.
 
     Attributes:
-        copy: Id of the volume that replaces the volume ``volume_id``.
-        row: Uuid of the volume's row in block_device_mapping.
-        attachment: Id of the attachment in that row.
-        columns: Values of columns that the row gets with the new volume.
+        copy: Id of the new volume, which replaces the volume ``volume_id``.
+        row: Uuid of the row in block_device_mapping.
+        attachment: Id of the old volume's attachment in this row.
+        columns: {column: value} for the new volume, to be written to the row when the guest uses the new volume.
     """
 
     copy: str
@@ -114,8 +117,9 @@ class SnapshotFiles(TypedDict):
 class MergedFiles(TypedDict):
     """Names of the files of a volume that are merged when a snapshot is deleted.
 
-    The data of ``file`` are written into its backing file ``into``. If ``into`` is None, the file that the guest writes
-    to gets the data of all files between it and ``file``, or of all its backing files if ``file`` is None, too.
+    If ``into`` is given, ``file`` is committed into its backing file ``into`` (block commit). If ``into`` is None,
+    backing files are pulled into the active file, to which the guest writes (block pull): the files between the active
+    file and ``file``, or all backing files if ``file`` is None.
     """
 
     file: str | None

@@ -35,7 +35,9 @@ class Arguments:
     attribute that is declared with ``LEFT_OUT`` and has its default value.
 
     Attributes:
-        identity: Names of the attributes that say what the operation is about. ``OperationRow.is_like`` compares them.
+        identity: Names of the attributes by which two operations of this kind are compared. If the attributes are
+        equal,
+            the operations do the same work, and one row is enough (see ``OperationRow.is_like``).
     """
 
     identity: ClassVar[tuple[str, ...]] = ()
@@ -65,13 +67,16 @@ class Arguments:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the row has all required arguments."""
+        """True if the JSON from which the arguments were read had a key for each attribute without a default value."""
         return all(one.name in vars(self) for one in fields(self))
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            """Raise KeyError for an attribute whose key the row lacks, and AttributeError for an unknown name."""
+            """Raise KeyError if ``name`` is an attribute that was missing in the row's JSON, else AttributeError.
+
+            Python calls this only for attributes that the object does not have.
+            """
             raise KeyError(name) if name in self.__dataclass_fields__ else AttributeError(name)
 
 
@@ -79,9 +84,9 @@ ArgumentsT = TypeVar('ArgumentsT', bound=Arguments)
 
 
 def narrowed(found: Arguments, cls: type[ArgumentsT]) -> ArgumentsT:
-    """Return the arguments ``found`` as an object of the class ``cls``.
+    """Return the arguments ``found`` unchanged, typed as ``cls`` for type checkers.
 
-    Raises TypeError if they have another class, because the kind of the operation has other arguments.
+    Raises TypeError if ``found`` is not an object of ``cls``: then the operation is of another kind than expected.
     """
     if not isinstance(found, cls):
         raise TypeError(f'The operation has arguments of class {type(found).__name__}, not {cls.__name__}')

@@ -50,7 +50,9 @@ class LiveMigrateArguments(MoveArguments):
 
     Attributes:
         block: Whether local disks are copied; None if the hosts decide it.
-        over_commit: Whether the destination needs no free space for the unused parts of sparse disks.
+        over_commit: The user's disk_over_commit. If True, the destination needs free space only for the used size of
+        the
+            copied disks, otherwise for their virtual size.
     """
 
     block: bool | None
@@ -78,8 +80,9 @@ class EvacuateArguments(MoveArguments, ImageArguments):
 class UnshelveArguments(SpecArguments):
     """Arguments of the unshelve of an offloaded server.
 
-    ``old_request_spec`` is the request spec that was stored before the unshelve. ``new_request_spec`` has the requested
-    availability zone and replaces it. Both are None if the user requested no zone.
+    ``new_request_spec`` is the request spec with the availability zone that the user requested.
+    ``old_request_spec`` is the request spec from before the request, which an undo restores. They are None if the user
+    requested no availability zone.
     """
 
     new_request_spec: Envelope | None = field(default=None, metadata=LEFT_OUT)

@@ -35,13 +35,17 @@ class SyncAggregateArguments(Arguments):
 # --- releases --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class ReleaseArguments(Arguments):
-    """Base class of the arguments of releases. This class itself is used if the row names no resource that is known."""
+    """Base class of the arguments of releases.
+
+    A release is an operation that later frees or updates something in another service or on a host. This class itself
+    is used for a row whose JSON has none of the keys in ``_BY_KEY``.
+    """
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Return the arguments from the JSON object of a row, as an object of the class in ``_BY_KEY`` that fits.
+        """Return the arguments from the JSON object ``stored`` of a row.
 
-        If the JSON has several of the keys, the first key in ``_BY_KEY`` decides.
+        The class of the result belongs to the first key in ``_BY_KEY`` that ``stored`` has.
         """
         found = next((made for key, made in _BY_KEY.items() if key in stored), cls)
         return super(ReleaseArguments, found if issubclass(found, cls) else cls).read(stored)
@@ -108,10 +112,12 @@ class PortsRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class PortResourcesRelease(ReleaseArguments):
-    """Arguments of the operation that releases what a server holds in Placement for a port.
+    """Arguments of the operation that removes resources of ports from a server's allocation in Placement.
+
+    Such resources are a port's ``resource_request``, for example its QoS minimum bandwidth.
 
     Attributes:
-        resources_of: Id of the port; None to release everything that no present port of the server requests.
+        resources_of: Id of the detached port. None to remove all resources that no port of the server requests now.
         classes: The resource classes of which the server's allocation is changed.
     """
 
@@ -126,7 +132,7 @@ class SwapRelease(ReleaseArguments):
 
     Attributes:
         volumes_of: Uuid of the server.
-        volume_swapped: (id of the first volume, id of the second volume, whether the guest uses the second volume).
+        volume_swapped: (id of the old volume, id of the new volume, whether the guest uses the new volume).
     """
 
     identity = ('volumes_of', 'volume_swapped')
@@ -139,9 +145,10 @@ class VolumesRelease(ReleaseArguments):
     """Arguments of the release of a server's volumes.
 
     Attributes:
-        volumes_of: Uuid of the server. Its attachments in Cinder that none of its volume rows names are deleted.
-        volumes_deleted: Ids of the volumes that are deleted after the attachments.
-        volumes_made: Whether to delete also all volumes that were created for the server.
+        volumes_of: Uuid of the server. The operation deletes each attachment of the server in Cinder that is not in one
+            of the server's rows in block_device_mapping.
+        volumes_deleted: Ids of volumes that the operation deletes after these attachments.
+        volumes_made: True if the operation also deletes all volumes that Kilonova created for the server.
     """
 
     identity = ('volumes_of', 'volumes_deleted')
@@ -162,9 +169,9 @@ class SnapshotsRelease(ReleaseArguments):
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotStatusRelease(ReleaseArguments):
-    """Arguments of the operation that reports the status of a volume snapshot to the volume service.
+    """Arguments of the operation that reports the status of an assisted volume snapshot to Cinder.
 
-    ``snapshot_told`` is (id of the snapshot, its status, its progress or None).
+    ``snapshot_told`` is the report: (id of the snapshot, its status, its progress such as '90%' or None).
     """
 
     identity = ('snapshot_told',)

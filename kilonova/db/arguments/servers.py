@@ -42,7 +42,7 @@ class RebuildArguments(ImageArguments):
     """Arguments of a rebuild.
 
     Attributes:
-        old: The values that the rebuild has changed, as they were before.
+        old: The former values of the columns that the API changed when it accepted the rebuild. An undo restores them.
         preserve_ephemeral: Whether the ephemeral disks are kept.
         sealed: Password and files of the guest, encrypted with the keys of the deployment, or None.
         check_host: Whether the scheduler must check that the host fits the new image.
@@ -58,13 +58,19 @@ class RebuildArguments(ImageArguments):
     old_request_spec: Envelope | None
 
     def on_volume(self, image_id: str) -> ReimageArguments:
-        """Return the arguments of a rebuild on a root volume, to which the image ``image_id`` is written."""
+        """Return these arguments as ``ReimageArguments``, for a server whose root disk is a volume.
+
+        ``image_id`` is the id of the image that is written to the root volume.
+        """
         return ReimageArguments(**vars(self), reimage=image_id)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReimageArguments(RebuildArguments):
-    """Arguments of a rebuild on a root volume. ``reimage`` is the id of the image that is written to the volume."""
+    """Arguments of a rebuild of a server whose root disk is a volume.
+
+    ``reimage`` is the id of the image that is written to the root volume.
+    """
 
     reimage: str
 
@@ -86,7 +92,11 @@ class RebootArguments(Arguments):
 
 @dataclass(frozen=True, kw_only=True)
 class RescueArguments(Arguments):
-    """Arguments of a rescue: the metadata of the rescue image or None, and the encrypted password or None."""
+    """Arguments of a rescue.
+
+    ``image`` is the metadata of the rescue image that the user requested, or None if the user requested none.
+    ``sealed`` is the encrypted password of the rescue system, or None if it gets no password.
+    """
 
     image: Image | None
     sealed: str | None

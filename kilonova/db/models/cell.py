@@ -46,9 +46,9 @@ class Lease(LeaseColumns, Base):
 
 
 class Watched(SoftDelete):
-    """Columns of tables that schedulers keep in memory.
+    """The columns created_at, updated_at, deleted_at and deleted for tables that schedulers cache in memory.
 
-    The database's clock sets the timestamps, and schedulers find changed rows by these timestamps
+    The database's clock sets created_at and updated_at. By these times schedulers find the rows that have changed
     (``queries.changes``).
     """
 
@@ -166,8 +166,8 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
-    # Time when the device was assigned to its server.
-    # NULL if no server holds the device, or if it was assigned before this column existed.
+    # The time when the device was assigned to its server (``instance_uuid``). It is NULL if no server holds the device,
+    # or if the device was assigned before Kilonova had this column.
     held_since = mapped_column(DateTime)
 
 
@@ -565,8 +565,9 @@ class VolumeUsage(SoftDelete, Base):
     """The amounts of data that a server's guest read from a volume and wrote to it.
 
     The ``curr_*`` columns count since the last known start of the guest. The ``tot_*`` columns count everything before
-    that start, also the traffic of servers that had the volume earlier. If another server gets the volume, the counters
-    of this row are added to the new server's row. Otherwise the row is archived together with its server.
+    that start, also the traffic of servers that had the volume earlier. If another server gets the volume and
+    reports its counters, the counters of this row are added to that server's row, and this row is deleted. If this does
+    not happen before the server is archived, the row is archived together with the server.
     """
 
     __tablename__ = 'volume_usage_cache'

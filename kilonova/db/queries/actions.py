@@ -24,15 +24,16 @@ def page(
     since: datetime.datetime | None = None,
     before: datetime.datetime | None = None,
 ) -> list[dict[str, Any]] | None:
-    """Return actions of a server, newest first, that are older than the action of the request ``marker``.
+    """Return at most ``limit`` actions of a server, newest first.
 
-    Only actions whose updated_at is between ``since`` and ``before`` (naive UTC) are returned. Return None if the
-    request ``marker`` has no action on the server.
+    ``marker`` is the request id of the last action on the previous page: the result continues after this action. If
+    ``since`` or ``before`` (naive UTC) are given, updated_at must not be before ``since`` or after ``before``. Return
+    None if the server has no action with the request id ``marker``.
     """
     query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
     if marker is not None:
-        # Continue after the oldest action of the request, because a page may end with any action of the request.
-        # After the newest action, the next page could repeat the same actions, and the pages would never end.
+        # A request may have several actions, and the previous page may have ended with any of them. Continue after the
+        # oldest one: otherwise the next page could contain the same actions again, and the pages would never end.
         last = get(conn, instance_uuid, marker, newest=False)
         if last is None:
             return None
@@ -53,8 +54,8 @@ def page(
 def get(conn: sa.Connection, instance_uuid: str, request_id: str, *, newest: bool = True) -> dict[str, Any] | None:
     """Return the action of a request on a server, or None if the request has no action on it.
 
-    A request can have several actions: a delete also confirms the resize of the server. Then the newest action is
-    returned, or the oldest one if ``newest`` is False.
+    If the request has several actions on the server, the newest one is returned, or the oldest one if ``newest`` is
+    False. For example, a delete of a resized server also confirms the resize, with the same request id.
     """
     turn = sa.desc if newest else sa.asc
     row = (

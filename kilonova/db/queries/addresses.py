@@ -36,7 +36,8 @@ def of_cache(pattern: str, version: int) -> str:
 def _alternatives(pattern: str) -> list[list[str]]:
     """Split a pattern at each '|' that is not in parentheses, and return the parts as lists of tokens.
 
-    The tokens are those of the resulting expression: for example, '.' has become '[0-9a-f.:]'.
+    Each token is already replaced by a token that matches only characters of addresses: '.' by '[0-9a-f.:]', for
+    example, so that it can't match the quotes around an address in the info cache.
     """
     parts: list[list[str]] = [[]]
     at, depth = 0, 0

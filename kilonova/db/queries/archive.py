@@ -43,8 +43,8 @@ DEPENDANTS = tuple(
     for table in models.Base.metadata.sorted_tables
     if any(key.column.table is instances for key in table.foreign_keys)
 )
-# Tables whose deleted rows are archived even if the row that they refer to is not deleted.
-# A table in LOOSE comes before the tables that it refers to. In another order, foreign keys would forbid the deletes.
+# Tables whose deleted rows are also archived by themselves, not only together with the rows of their server.
+# A table comes before the tables to which its rows refer. In another order, foreign keys would forbid the deletes.
 LOOSE = tuple(
     table
     for table in reversed(models.Base.metadata.sorted_tables)
@@ -59,7 +59,11 @@ OF_SERVERS = (
 
 
 def of_cells(moved: Mapping[str, int]) -> int:
-    """Return how many of the moved rows were in a cell's database. ``max_rows`` of ``archive`` limits only these."""
+    """Return how many rows ``archive`` moved in the cell's database. Rows of the API database are not counted.
+
+    ``moved`` is {table: number of rows}, the result of ``archive``. The names of the API database's tables begin with
+    API. ``max_rows`` of ``archive`` limits only the rows of the cell.
+    """
     return sum(count for name, count in moved.items() if not name.startswith(API))
 
 
@@ -92,7 +96,8 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # Skip servers with an operation in the API database: a conductor is copying their boot to the cell (rule 19).
+        # Skip servers that have an operation row in the API database: their boot is not yet handed over to the cell
+        # completely (operations.md rule 19), although the server was already deleted in the cell.
         busy = (
             set(
                 conn.execute(
@@ -205,9 +210,10 @@ def _move_some(cell: engine.Database, table: sa.Table, limit: int, wanted: Seque
 
 
 def _move(conn: Connection, table: sa.Table, *wanted: sa.ColumnElement[bool], limit: int | None = None) -> int:
-    """Copy rows to the shadow table, and delete exactly these rows by their ids.
+    """Move the rows that fulfil all conditions ``wanted`` to the shadow table, and return their number.
 
-    Rows that are inserted in the meantime are kept.
+    At most ``limit`` rows are moved. The copied rows are deleted by their ids, so rows that are inserted meanwhile are
+    kept.
     """
     ids = list(conn.execute(sa.select(table.c.id).where(*wanted).order_by(table.c.id).limit(limit)).scalars())
     shadow, names = models.SHADOWS[table.name], table.columns.keys()

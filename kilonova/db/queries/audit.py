@@ -134,9 +134,10 @@ def cell(conn: Connection) -> dict[str, list[dict[str, Any]]]:
 
 
 def marks(conn: Connection, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return {server: {key: value}} with the servers' system metadata whose key is one of ``keys``.
+    """Return {server uuid: {key: value}} with the servers' system metadata that have one of these ``keys``.
 
-    Servers without any of these keys are left out.
+    ``keys`` are keys by which Kilonova marks servers, for example that they have accelerators. Servers without any of
+    these keys are left out.
     """
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for uuid, key, value in conn.execute(_MARKS, {'keys': list(keys)}):

@@ -295,7 +295,8 @@ class CellDatabases:
     def _with_hosts(self) -> list[Database]:
         found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]
         if not found:
-            # The process may have started before the first cell was created, so read the cell mappings again.
+            # Only cell0 is known. The first other cell may have been created since the mappings were read: read them
+            # again.
             self.reload()
             found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
         return found
@@ -397,11 +398,11 @@ class Discovered:
 def discover_hosts(
     databases: Databases, *, cell_uuid: str | None = None, by_service: bool = False, transport_url: str | None = None
 ) -> list[Discovered]:
-    """Map the hosts of compute nodes that aren't mapped yet, one cell after the other. cell0 is left out.
+    """Create the host mappings for compute nodes that have none yet, in one cell or in all cells except cell0.
 
-    If ``by_service`` is True, hosts are found by their compute services and not by their nodes. Raises
-    CellMappingNotFound for an unknown cell, and HostMapped if another cell has a host of the same name. Mappings that
-    were already created in other cells are kept.
+    If ``by_service`` is True, hosts are found by their compute services and not by their nodes. ``transport_url`` is
+    [DEFAULT]transport_url, which fills in templates in the cells' URLs. Raises CellMappingNotFound for an unknown cell,
+    and HostMapped if another cell has a host of the same name. Mappings that were created before the error are kept.
     """
     cells = CellDatabases(databases, transport_url)
     chosen = [cells.by_uuid(cell_uuid)] if cell_uuid is not None else cells.databases()

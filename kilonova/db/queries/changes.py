@@ -1,12 +1,13 @@
 """Find changes of compute nodes, their services and aggregates since a scheduler last read them.
 
-    now, nodes, services = everything(connection)
-    seen = changed(connection, since=now - overlap)     # in the next call: since=seen.now - overlap
+    now, nodes, services = everything(connection)       # ``now`` is the time of the call
+    seen = changed(connection, since=now - overlap)     # a ChangedHosts; ``seen.now`` is the time of the call
+    seen = changed(connection, since=seen.now - overlap)
 
 A row gets its timestamp when its statement starts, but other transactions see the row only after the commit. So each
-call of ``changed`` must ask for changes since a time before the previous call. This overlap must be longer than a
-transaction takes. The database's clock sets all these times. Heartbeats don't change the timestamps. ``down`` finds
-services whose heartbeats are missing.
+call of ``changed`` asks for changes since a time before the previous call. This interval, ``overlap``, must be longer
+than a transaction takes. Timestamps of rows and times of calls are by the database's clock. Heartbeats don't change the
+timestamps of rows. ``down`` finds services whose heartbeats are missing.
 """
 
 from __future__ import annotations
@@ -69,10 +70,11 @@ def _changes() -> sa.CompoundSelect[Any]:
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
-        # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument.
-        # If coalesce() had a literal argument, MySQL would return texts instead of datetimes.
+        # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument. (With a
+        # literal argument, MySQL's coalesce() would return a text instead of a datetime.)
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
-        # Each column has its own SELECT, because a single SELECT with OR could not use the indexes of the columns.
+        # Use one SELECT for each of the columns updated_at, created_at and deleted_at, so that each SELECT uses the
+        # index of its column. A single SELECT with OR would use no index.
         parts.extend(
             sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
             for name in ('updated_at', 'created_at', 'deleted_at')
@@ -80,7 +82,8 @@ def _changes() -> sa.CompoundSelect[Any]:
     return sa.union_all(*parts)
 
 
-# This statement runs for each scheduling request, so it is built only once.
+# The SELECT of changed compute nodes and services. It runs for each scheduling request, so SQLAlchemy's object for it
+# is created only once.
 _CHANGES = _changes()
 _MARK = sa.select(
     sa.func.count(),

@@ -32,18 +32,19 @@ instances = models.Instance.__table__
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """The fields that claims and saves have in common. A field that is None or empty changes nothing.
+    """A request of a host to write to the database: the fields that claims and saves have in common.
 
-    Times are ISO texts.
+    A field that is None or empty changes nothing. Times are ISO texts.
 
     Attributes:
         instance_uuid: The server.
         key: The step key, which names the operation, step and attempt for which the host works.
         transition: The event that changes the server's state.
-        expect: {column of instances: value or values} that the server must have before the write.
+        expect: {column of instances: the value, or a list of the values, that the column may have before the write}.
         values: {column of instances: new value}.
         extra: {column of instance_extra: JSON text}.
-        devices: Changes of PCI devices and their status, a list of {id, address, from, to, instance_uuid, request_id}.
+        devices: Changes of PCI devices, a list of {id, address, from, to, instance_uuid, request_id}. ``from`` is the
+            status that the device must have, and ``to`` its new status.
         usage: The host's usage, a dict with compute_node_id and columns of compute_nodes.
         migration: A dict with uuid and columns of migrations.
     """
@@ -62,10 +63,11 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimWrite(Written):
-    """A request to claim resources for a server on a host.
+    """A request of a host to claim its resources for a server.
 
-    ``host`` is the host that claims. If ``group`` is not None, the policy of the server's group is checked (see
-    ``group_claims``). It is a dict with the ``uuid`` of the group and the ``host`` that is claimed.
+    ``host`` is the name of this host. If it is None, it is not checked whether the host is forced down or has a pending
+    release of the server. ``group`` is None, or {'uuid': uuid of the server's group, 'host': name of this host}. Then
+    the policy of the group is checked (see ``group_claims``).
     """
 
     key: str
@@ -83,11 +85,12 @@ class SaveWrite(Written):
         fault: A fault, {code, message, details, host}.
         message: The message of the action; 'Error' marks a failed action.
         end: True if this save writes the server's end state. Then the operation row is deleted in the same transaction.
-        undo: True if the host has undone the step. Such a save is written only while the operation is at the same
-            attempt. It does not change the server's state if another request has set the state since, for example to
-            ``deleting``.
-        undone: The reason why the host undid its work under this key. Later calls with this key are refused with this
-            reason.
+        undo: True if this save belongs to the undo of the step. Such a save is written only while the operation is at
+            the same attempt. It does not change the server's state if another request has set the state since, for
+            example to ``deleting``.
+        undone: A text: why the host undid its work on this step. It is stored in the operation row, and later calls
+        with
+            this key are refused with this text. Only for a save with ``undo``.
         mark: A number that distinguishes several saves under one key that have no event and no transition.
     """
 
@@ -134,14 +137,15 @@ def _parts(key: str) -> dict[str, Any]:
 
 _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
-# After a host has undone its work on a step, the column ``written`` has this text, followed by the reason.
+# After a host has undone its work on a step, the column ``written`` of the operation row is the step key, this text and
+# the reason. Later calls of the host with this step key are refused.
 _UNDONE = ':undone:'
 # Maximum number of characters of the reason that a host gives when it has undone its work.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
-# The condition that an operator has forced the host down.
-# A host that is forced down gets no new work, because its operations may continue on other hosts at once.
+# The SQL condition that an operator has forced the host down. Such a host gets no new work: its servers may already be
+# evacuated, and its operations may already continue, on other hosts.
 _FORCED_DOWN = sa.exists().where(
     services.LIVE,
     services.services.c.binary == services.COMPUTE,
@@ -165,9 +169,9 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
 )
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# The condition that the host has no pending release of the server, because the release would free a new claim, too.
-# A pending release is a stored operation that frees what an earlier operation left on a host that was down.
-# MySQL can read a table that the same statement updates only through a derived table: the inner select below.
+# The SQL condition that no pending release of the server is stored for the host. A pending release is an operation that
+# frees, when a host is up again, what an earlier operation left there. It would also free a claim that is made before
+# it. The inner SELECT is a derived table: MySQL refuses an UPDATE whose subquery reads the updated table directly.
 _NO_RELEASE = sa.not_(
     sa.exists(
         sa.select(
@@ -185,7 +189,10 @@ _NO_RELEASE = sa.not_(
 
 
 def was_moved(conn: sa.Connection, key: str, event: str) -> bool:
-    """Return whether a host's last write for the step ``key`` changed the server's state by the event ``event``."""
+    """Return whether the last write that a host sent for the step key ``key`` changed the server's state by ``event``.
+
+    ``event`` is a key of states.TRANSITIONS. The operation row stores the name of the last write.
+    """
     written = conn.execute(_WRITTEN, _parts(key)).scalar() or ''
     return written.startswith(f'{key}:{event}:')
 
@@ -198,7 +205,8 @@ def check(conn: sa.Connection, key: str, undo: bool = False, host: str | None = 
 
     Raises:
         KeyGone: The operation row is deleted, cancelled, being undone, or at another step or attempt.
-        HostRejected: The host did this work before and undid it, but the host's answer was lost.
+        HostRejected: The host did this step before and undid it, but its reply to the conductor was lost. The conductor
+            tries another host.
         ReleasePending: ``host`` must first do its pending release of the server, or ``host`` is forced down. A delete
             is allowed even then, because it releases everything.
     """
@@ -230,12 +238,12 @@ def _check_undo(conn: sa.Connection, key: str) -> None:
 
 
 def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | None = None) -> bool:
-    """Store the mark (the name of a host's write) in the operation row.
+    """Store the mark of a host's write in the operation row, so that a repeated write is recognised.
 
-    Return False if the row has this mark already, or if the host may not claim. A host may not claim if it is forced
-    down, or if it has a pending release of the server (it must first free what an earlier operation left). This is
-    checked only if ``free_of`` (server uuid, host) is given. Raises KeyGone if the row is at another step or attempt,
-    and HostRejected if the host has undone its work under the key.
+    A mark is the step key and the kind of the write, such as '<step key>:claim'. Return False if the row has this mark
+    already, or if the host may not claim. ``free_of`` is (server uuid, host) for a claim: the host may not claim if it
+    is forced down or has a pending release of this server. Raises KeyGone if the row is at another step or attempt, and
+    HostRejected if the host has undone this step.
     """
     statement, values = _MARK, _parts(key)
     if free_of is not None:
@@ -248,7 +256,8 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
         values,
     ).rowcount:
         return True
-    # Accept a repeated write even if the operation was cancelled since: the host must learn that the claim exists.
+    # If the row has this mark, the write was committed before. Raise nothing then, even if the operation was cancelled
+    # since: the host must learn that its claim exists, so that it can release the claim.
     written = conn.execute(_WRITTEN, _parts(key)).scalar()
     if written != mark:
         check(conn, key)
@@ -261,11 +270,11 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
 
 
 def _check_attempt(conn: sa.Connection, key: str) -> None:
-    """Raise KeyGone if the attempt of this step key has ended.
+    """Raise KeyGone if the attempt of this step key has ended. Called before the result of an undo is written.
 
-    When an attempt ends, its work has been undone, or a pending release is stored: an operation row with which a
-    conductor undoes the work when the host is up again. If the host now undid the work once more, it could release
-    resources that a later operation holds.
+    When an attempt ends, the host's work has been undone, or a pending release is stored, an operation row with which a
+    conductor undoes the work when the host is up again. A result of an undo that arrives later must not be written: it
+    could release resources that a later operation holds.
     """
     if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
         raise KeyGone(key=key)
@@ -331,8 +340,8 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Delete the operation row, unless the operation was cancelled.
-            # No waiting operation must be started here, because operations wait only for a cancelled operation.
+            # Delete the operation row, unless the operation was cancelled. There is no waiting operation to start then,
+            # because an operation waits only for a cancelled operation.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -359,9 +368,11 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
 
 
 def _ended_before(conn: sa.Connection, request: SaveWrite, key: str) -> dict[str, Any]:
-    """Return {'written': True} if the server's end state was saved by an earlier call whose reply was lost.
+    """Return {'written': True} if an earlier call, whose reply was lost, has written the server's end state.
 
-    Raises KeyGone if the end state was not saved, for example because the operation was cancelled.
+    Called if the operation row could not be deleted. The end state is written if the row does not exist and the server
+    has the vm_state of ``request.transition``. Otherwise KeyGone is raised, for example because the operation was
+    cancelled.
     """
     rule = states.TRANSITIONS[request.transition or '']
     row = conn.execute(
@@ -408,10 +419,10 @@ def _write_parts(conn: sa.Connection, request: Written, strict: bool) -> None:
 
 
 def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: bool) -> None:
-    """Change the status of each device in ``changes``.
+    """Change the status of PCI devices. Each of ``changes`` has the device's ``id`` and its new status ``to``.
 
-    A change that releases a device requires that the named server holds the device. If ``strict`` is True, each device
-    must also have the status ``from``, otherwise ClaimConflict is raised.
+    A device that is released must be held by the server ``instance_uuid`` of the change; otherwise it stays unchanged.
+    If ``strict`` is True, ClaimConflict is raised if a device stays unchanged or does not have the status ``from``.
     """
     groups: dict[tuple[str, str, str | None], list[dict[str, Any]]] = {}
     for change in changes:
@@ -434,7 +445,8 @@ def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: b
             else:
                 values['held_since'] = now
         elif after in ('available', 'removed') or owner is not None:
-            # The device is released: its new status is available, removed, or unavailable (it is not offered again).
+            # The server gives the device back. Its new status is 'available', 'removed' (the host does not have the
+            # device any more) or 'unavailable' (the device is not offered).
             values.update(instance_uuid=None, request_id=None, held_since=None)
             if owner is not None:
                 device_history.add(conn, ids, owner)

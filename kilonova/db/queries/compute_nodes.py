@@ -189,9 +189,9 @@ def statistics(connection: sa.Connection) -> Row:
 
 
 def promised(connection: sa.Connection, host: str) -> list[Row]:
-    """Return the vCPUs, memory and disk that the flavors of a host's servers have in total, for each project.
+    """Return for each project the sums of the vCPUs, memory and disk in the flavors of its servers on a host.
 
-    Each row has project_id, vcpus, memory_mb and disk_gb.
+    Each row has project_id, vcpus, memory_mb and disk_gb. The sums are sizes of flavors, not measured usage.
     """
     # A root disk that is a volume uses no space on the host's disk.
     root = sa.case(

@@ -77,8 +77,8 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
 def told(body: Any) -> Any:
     """Return the body of a scheduler decision in a form that is easy to read: one dict for each host.
 
-    The database stores one list for each name, {name: [value of each host]}. The result is [{name: value of one host},
-    …].
+    The database stores the hosts of a filter or weigher column by column, {'host': ['gpu1', 'gpu2'], 'weight': [2, 1]}.
+    The result has [{'host': 'gpu1', 'weight': 2}, {'host': 'gpu2', 'weight': 1}] instead.
     """
     if not body:
         return body
@@ -92,7 +92,7 @@ def told(body: Any) -> Any:
 
 def _hosts(columns: dict[str, list[Any]] | list[dict[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(columns, list):
-        # An older release stored one dict for each host, so nothing needs to be converted.
+        # An older release has stored the decision with one dict for each host already.
         return columns
     return (
         [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)] if columns else []

@@ -28,10 +28,10 @@ class Counted(NamedTuple):
 
 
 class Barred(NamedTuple):
-    """A PCI device that may be barred. A barred device is not offered to servers.
+    """A PCI device that ``with_words`` found because it may be barred. A barred device is not offered to servers.
 
-    ``extra_info`` is JSON text, and has the reasons if the device is barred. The query does not parse this text, so the
-    caller must parse it to find out whether the device is barred.
+    ``extra_info`` is the JSON text in which a barred device has the reasons. The caller must parse this text to find
+    out whether the device is barred.
     """
 
     host: str
@@ -54,9 +54,10 @@ def counts(conn: sa.Connection) -> list[Counted]:
 
 
 def with_words(conn: sa.Connection, words: tuple[str, ...]) -> list[Barred]:
-    """Return the devices whose ``extra_info`` (JSON text) contains one of the ``words`` in double quotes.
+    """Return the devices that may be barred, because their ``extra_info`` contains one of ``words`` as a JSON string.
 
-    The word may be a key or a value in the JSON text. The query can't tell which, so the caller must parse the text.
+    ``words`` are the keys of the reasons why a device is barred. The query can't tell keys from values in the JSON
+    text, so the caller must parse the text.
     """
     query = (
         sa.select(nodes.c.host, devices.c.dev_type, devices.c.extra_info)

@@ -22,10 +22,10 @@ from kilonova.db.queries.operations import MOVES, migrations, operations
 
 
 class Due(NamedTuple):
-    """A server whose waiting time has expired.
+    """A server that has been in a state for too long, or that has a migration or operation that lasts too long.
 
-    ``row`` is the uuid of the server's migration or operation that has lasted too long. It is '' if the server's own
-    state has lasted too long, for example soft-deleted.
+    ``row`` is the uuid of this migration or operation, or '' if the server's own state has lasted too long, for example
+    soft-deleted longer than reclaim_instance_interval.
     """
 
     server: str

@@ -42,13 +42,13 @@ Flavor = dict[str, Any]
 
 
 class Alike(NamedTuple):
-    """A group of servers with equal flavors.
+    """A group of servers whose flavors and relevant image properties are equal.
 
     Attributes:
         number: Number of the servers.
         flavor: {vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs, image}. ``image`` is {property: value} with
             the image properties that count for quotas (IMAGE_PROPERTIES).
-        wanted: The flavor to which the servers are being resized, else None.
+        wanted: The new flavor if the servers are being resized. None if they are not.
     """
 
     number: int
@@ -57,9 +57,10 @@ class Alike(NamedTuple):
 
 
 def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> list[Alike]:
-    """Return a project's servers in a cell, as one ``Alike`` for each group of servers with equal flavors.
+    """Count a project's servers in a cell by flavor, and return one ``Alike`` for each group of equal servers.
 
-    Only servers that count against quotas are included. Servers in ``besides`` (uuids) are left out.
+    The servers' own copies of their flavors and relevant image properties are compared. Only servers that count against
+    quotas are included. ``besides`` are the uuids of servers that are left out.
     """
     stored, args = (json_columns.of(conn.dialect.name, column) for column in (extras.c.flavor, operations.c.args))
     columns = [
@@ -82,7 +83,10 @@ def in_cell(conn: Connection, project_id: str, besides: Sequence[str] = ()) -> l
 
 
 def waiting(conn: Connection, project_id: str) -> list[tuple[str, Alike]]:
-    """Return (server uuid, ``Alike`` for this server alone) for each server of the project that has no cell yet."""
+    """Return a pair (uuid, ``Alike`` with number 1) for each server of a project that has no cell yet.
+
+    The ``Alike`` has the server's flavor. The servers are read from the build requests.
+    """
     stored = json_columns.of(conn.dialect.name, requests.c.instance)
     kept = [
         stored[envelopes.FIELDS, 'system_metadata', f'image_{name}'].as_string().label(f'image_{name}')
@@ -118,7 +122,9 @@ def of_silent(conn: Connection, cell_ids: Sequence[int], project_id: str, beside
 
 
 def image_columns() -> list[Any]:
-    """Return the columns of a SELECT for the image properties of a server that count for quotas.
+    """Return the columns of a SELECT on instances that read the image properties in IMAGE_PROPERTIES of each server.
+
+    These properties can change the resources that the quotas count.
 
     ``image_of`` returns the properties from a row of the result.
     """

@@ -1,11 +1,11 @@
 """Accept evacuations from a host that an operator forced down, and wake the operations that wait for this host.
 
     accept_evacuation(cell_db, instance_uuid=uuid, host='gpu1', operation=row, action=action)
-    for uuid in hurry(cell_db, 'gpu1'):                 # the service was forced down or deleted
+    for uuid in hurry(cell_db, 'gpu1'):                 # operations that may run now, since gpu1 is forced down
         conductor.run_operation(ctxt, operation=uuid)
 
-The API calls these functions. Operations that are just running are not woken: their conductors check regularly whether
-the host is down, and then stop (operations.md rule 15).
+The API calls these functions when a compute service was forced down or deleted. An operation that a conductor runs just
+now needs no such call: the conductor checks regularly whether the host is down (operations.md rule 15).
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     group = get(conn, uuid)         # {'id', 'uuid', 'name', 'policy', 'rules': {…}, 'members': [server uuids], …}
     places(cell_conn, members)      # {server: {hosts}}, including both hosts of a move
 
-A server is a member from its creation until its deletion is complete. Then the server's mapping is marked as queued for
-deletion, and its row in the members' table is ignored. This row is deleted together with the mapping.
+A server is a member from its creation until its deletion is complete. When the deletion is complete, the server's
+mapping is marked as queued for deletion, and the server's row in instance_group_member is ignored from then on. This
+row is deleted when the mapping is deleted.
 """
 
 from __future__ import annotations
@@ -217,7 +218,8 @@ def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
         under_way = sa.and_(
             migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)
         )
-        # Use three selects, because each can use an index. A single select with OR would use no index.
+        # Three SELECTs read the host of the server, and source and destination of its unfinished moves. Each SELECT
+        # uses an index. A single SELECT with OR would use no index.
         for uuid, host in conn.execute(
             sa.union_all(
                 sa.select(instances.c.uuid, instances.c.host).where(

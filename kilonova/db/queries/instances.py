@@ -214,7 +214,8 @@ def create(
     if there is not None:
         return there, False
     stamp = {'created_at': now, 'deleted': 0}
-    # In ``values``, created_at is the time of the user's request. Rows in other tables get the current time.
+    # The created_at in ``values``, the time of the user's request, replaces the created_at of ``stamp`` in the row of
+    # instances. The rows in the other tables keep the current time of ``stamp``.
     new_id = _move(conn, uuid, event, instances.insert(), {**stamp, **values}).inserted_primary_key[0]
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):
@@ -394,8 +395,9 @@ def lock(
 ) -> bool:
     """Lock a server for ``locked_by`` ('owner' or 'admin'), and write the action and its event.
 
-    If ``again`` is False and the server is locked already, change nothing and return False. Raises InstanceNotFound if
-    the server does not exist.
+    If the server is locked already and ``again`` is True, the lock gets the new ``locked_by`` and ``reason``. If it is
+    locked already and ``again`` is False, nothing is changed and the result is False. Raises InstanceNotFound if the
+    server does not exist.
     """
     conditions = [] if again else [sa.func.coalesce(instances.c.locked, sa.false()) == sa.false()]
     with database.write() as conn:
@@ -494,10 +496,11 @@ def start_action(conn: sa.Connection, uuid: str, action: dict[str, Any]) -> None
 
 
 def tell_once(conn: sa.Connection, action: dict[str, Any], entries: Iterable[dict[str, Any]]) -> None:
-    """Write one finished instance action for each of several servers, unless the server has this action already.
+    """Write a finished instance action with a message for each of several servers.
 
-    ``entries`` is a list of {instance_uuid, message}. ``action`` is the dict for ``start_action``. Repeated calls are
-    safe.
+    ``entries`` is a list of {instance_uuid, message}; the messages for one server are joined. ``action`` is the dict
+    for ``start_action``. A server that already has an action with this request id and name gets no second one, so
+    repeated calls are safe.
     """
     texts: dict[str, list[str]] = {}
     for one in entries:

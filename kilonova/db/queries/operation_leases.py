@@ -104,10 +104,10 @@ _LONG_OVER = leases.delete().where(leases.c.expires < engine.db_now() - 3600)
 
 @functools.cache
 def _owned(placed: bool, cancelled: bool) -> tuple[Any, ...]:
-    """Return the SQL conditions that an operation row has a certain owner, and that the owner's lease is valid.
+    """Return SQL conditions: the operation row has the owner given as parameter, and the owner's lease is valid.
 
-    If ``placed`` is True, the row must also have a certain position and attempt. If ``cancelled`` is False, the row
-    must not be cancelled. ``_owner`` returns the parameters.
+    If ``placed`` is True, the row must also have the position and attempt given as parameters. If ``cancelled`` is
+    False, the row must not be cancelled. ``_owner`` returns the values of the parameters.
     """
     conditions = [
         operations.c.uuid == _OF,
@@ -143,7 +143,11 @@ def _stands() -> Any:
 
 
 def _owner(uuid: str, owner: str, at: Place | None = None) -> dict[str, Any]:
-    """Return {parameter: value} for the SQL conditions of ``_owned``. ``at`` is the position and attempt."""
+    """Return {name: value} of the parameters in the SQL conditions that ``_owned`` returns.
+
+    ``uuid`` is the uuid of the operation, and ``owner`` the conductor process that must own it. ``at`` is the position
+    and attempt that the row must have, or None if they don't matter.
+    """
     place = {} if at is None else {'of_position': at[0], 'of_attempt': at[1]}
     return {'of_uuid': uuid, 'of_owner': owner, **place}
 
@@ -194,8 +198,9 @@ def stopped(
     - the uuids of this owner's cancelled operations whose undo has not begun, oldest first
     - the value of ``after`` for the next call, or 0 if no rows are left
 
-    At most ``limit`` rows with ids greater than ``after`` are read. Waiting operations that are younger than ``age``
-    seconds are left out.
+    An operation waits only for a cancelled operation of its server, so it shows that there is one. At most ``limit``
+    rows with ids greater than ``after`` are read. Waiting operations that are younger than ``age`` seconds are left
+    out; with the negative default none is left out.
     """
     rows = conn.execute(_STOPPED, {'me': owner, 'age': age, 'most': limit, 'after': after}).all()
     return (

@@ -125,7 +125,8 @@ class OperationRow:
         """
         read, why = texts.split(row, _JSON)
         values: dict[str, Any] = {**row, **read}
-        # If the column ``error`` is unreadable, the operation continues, because the error is only displayed.
+        # If the column ``error`` is unreadable, the operation still runs, because the error is only displayed. An
+        # unreadable column in _JSON prevents this (``unreadable``).
         reason, lost = texts.split(row, ['error'])
         values['error'] = reason.get('error') or None
         if lost:
@@ -146,7 +147,11 @@ class OperationRow:
         return replace(self, args=arguments_of.write(self.kind, args), **values)
 
     def is_like(self, other: OperationRow) -> bool:
-        """Return whether the other row has the same kind and equal values of the arguments in ``identity``."""
+        """Return whether this row and ``other`` do the same work, so that one of them is enough.
+
+        They must have the same kind and equal values of the arguments in ``identity`` (see ``Arguments``). A kind
+        without ``identity`` is like no other row.
+        """
         same = type(self.arguments(Arguments)).identity
         return bool(same) and other.kind == self.kind and all(other.args.get(name) == self.args[name] for name in same)
 
@@ -196,7 +201,7 @@ def plan(database: engine.Database, rows: Sequence[OperationRow], delay: float) 
 
 @engine.retried
 def unplan(database: engine.Database, uuids: Sequence[str]) -> None:
-    """Delete operation rows that ``plan`` wrote, because the request succeeded and nothing must be undone.
+    """Delete operation rows that ``plan`` wrote to undo a request, because the request has succeeded.
 
     Raises TookTooLong if a conductor has taken one of the rows, and so is already undoing the request.
     """
@@ -235,7 +240,7 @@ def accept_create(
     """Accept the creation of servers in one transaction of the API database: four INSERTs for any number of servers.
 
     ``group`` is the (id, uuid) of a server group; one more INSERT makes the servers its members. ``instead_of`` are
-    uuids of rows that ``plan`` wrote to release resources if the servers are not accepted. These rows are deleted in
+    uuids of operation rows that ``plan`` wrote, to release the request's volumes if it fails. These rows are deleted in
     the same transaction. Raises TookTooLong if a conductor has taken one of them, and ``instance_groups.GroupNotFound``
     if the group does not exist.
     """
@@ -358,7 +363,10 @@ def accepted(conn: sa.Connection, instance_uuid: str, action: dict[str, Any]) ->
 
 
 def busy(conn: sa.Connection, uuid: str, event: str) -> Exception:
-    """Return the InstanceBusy error for an event that is refused because of another operation of the server."""
+    """Return an InstanceBusy error for the caller to raise, because another operation of the server prevents ``event``.
+
+    ``event`` is a key of states.TRANSITIONS, such as 'delete.start'.
+    """
     method = states.TRANSITIONS[event].method
     return InstanceBusy(method=method, instance_uuid=uuid, attr='task_state', state='another operation')
 
@@ -393,9 +401,11 @@ def accept_delete(
         if 'delete' in slots.values():
             return None
         if WAIT in slots:
-            # The waiting row is a soft delete or an evacuation that hasn't begun. The delete replaces it.
+            # The waiting operation is a soft delete or an evacuation: only these and deletes are accepted while another
+            # operation runs. It has not begun, and the new delete replaces it.
             forget_waiting(conn, instance_uuid)
-        # If the running operation ended just now, ``running`` is 0, and the delete need not wait.
+        # ``running`` is the number of operations that were cancelled, 0 or 1. The delete waits until a cancelled
+        # operation is undone. It is 0 if the running operation ended just now.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -484,7 +494,8 @@ def accept_soft_delete(
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = operation.with_arguments(SoftDeleteArguments(migration_uuid=moved))
-        # If the running operation ended just now, ``running`` is 0, and the soft delete need not wait.
+        # ``running`` is the number of operations that were cancelled, 0 or 1. The soft delete waits until a cancelled
+        # operation is undone. It is 0 if the running operation ended just now.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -497,9 +508,10 @@ def reset_state(
 ) -> str | None:
     """Accept resetState: change the server's state at once, and cancel its running operation.
 
-    The cancelled operation is undone, and its undo does not change the new state. In the new state, the user can't
-    confirm a resize that waits for a confirm or revert. Therefore ``operation``, a row without arguments, is inserted
-    to confirm it. Return the uuid of this row, so that the caller can wake a conductor, or None if no row was inserted.
+    The cancelled operation is undone, and its undo does not change the new state. In the new state, the user could not
+    confirm or revert a resize any more. So if a resize waits for this, ``operation``, a row of the kind 'confirm', is
+    inserted with the arguments to confirm it. Return the uuid of this row, so that the caller can wake a conductor, or
+    None if no row was inserted.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -508,12 +520,14 @@ def reset_state(
             raise instance_queries.refuse(conn, instance_uuid, event)
         # Do not cancel operations that release resources (FORWARD_KINDS), or these resources would never be released.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # The waiting operation, if there is one, is an evacuation that has not begun. Delete it.
+        # Delete a waiting evacuation, which has not begun. A waiting delete or soft delete stays (FORWARD_KINDS), and
+        # no other operation can wait.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a move that waits for a confirm or revert, unless an operation, such as a delete, still has to end.
+        # Confirm a resize that waits for a confirm or revert, unless the server still has a running or waiting
+        # operation, such as a delete (``slots``).
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None
@@ -525,7 +539,7 @@ def forget_waiting(conn: sa.Connection, instance_uuid: str, spared: Sequence[str
     """Delete the server's waiting operation, unless its kind is one of ``spared``.
 
     A waiting operation begins when the server's running operation ends. The caller accepts a new request in place of
-    the waiting operation. If the waiting operation is an evacuation, its action is finished as failed.
+    the waiting operation. The instance action of the deleted operation is finished, as failed if it is an evacuation.
     """
     waiting = conn.execute(
         sa.select(operations.c.id, operations.c.kind, operations.c.request_id).where(
@@ -666,7 +680,8 @@ def busy_instances(conn: sa.Connection, uuids: Sequence[str], host: str) -> set[
 
     - an operation that runs, or that waits until the running operation ends
     - a resume, which tells the host to start the server again
-    - a pending release, with which a conductor has the host free something, for example a disk that a move renamed
+    - a pending release: a conductor will make the host delete or rename something, for example the original disks of a
+      resize, which are in <uuid>_resize
     """
     return set(
         conn.execute(

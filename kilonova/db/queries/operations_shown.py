@@ -1,7 +1,8 @@
 """Read operation rows for operators, without data that only the conductor needs (tokens, sealed secrets).
 
     for row in shown(connection, server='5c…'):
-        row['kind'], row['conductor'], row['waits']      # 'resize', 'ctl1', 0.0
+        row['kind'], row['conductor']      # 'resize', 'ctl1'
+        row['waits']                       # 0.0: seconds until a conductor may take the row
 
 Each call runs one SQL statement.
 """

@@ -39,7 +39,10 @@ COUNTED: dict[str, str | None] = {'instances': None, 'cores': 'vcpus', 'ram': 'm
 
 
 class Parts(NamedTuple):
-    """Amounts by resource: ``shared`` for a project, and ``own`` for one user of the project."""
+    """Quota limits or usage as two dicts {resource: amount}.
+
+    ``shared`` is for the whole project, and ``own`` for one user of the project.
+    """
 
     shared: dict[str, int]
     own: dict[str, int]

@@ -24,7 +24,8 @@ from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.operations import RESUME, OperationRow, insert, operations
 
-# KIND is the kind of an operation that starts a server again, and its action's name. EVENT names the action's event.
+# KIND is the kind of the operations that start servers after a boot of their host. The instance action of such an
+# operation has the same name. EVENT is the name of the event of this action.
 KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
 # The message of the instance action while all attempts have failed so far and more attempts will follow.
 WAITING = 'Waiting'
@@ -41,11 +42,11 @@ servers = models.Instance.__table__
 def plan(db: engine.Database, ctxt: RequestContext, host: str, reasons: Mapping[str, str], is_off: bool) -> None:
     """Write an operation row and an action for each server that a host could not start.
 
-    ``reasons`` is {server: reason}. Servers that already have such a row keep it. Conductors may take all such rows of
-    the host at once, and the age of the rows starts again from zero, because the host was just started. Servers are
-    left out if they are on another host, are deleted, have a task state, or should not be running. If ``is_off`` is
-    True, the guests are known to be off, so the servers' power state is set to SHUTDOWN. Runs at most six SQL
-    statements.
+    ``reasons`` is {server: reason}. A server that already has such a row, from an earlier boot of the host, keeps it.
+    All such rows of the host become due now, and their created_at is set to now, because the host was just started.
+    Servers are left out if they are on another host, are deleted, have a task state, or should not be running. If
+    ``is_off`` is True, the guests are known to be off, so the servers' power state is set to SHUTDOWN. Runs at most six
+    SQL statements.
     """
     with db.write() as conn:
         conn.execute(

@@ -46,7 +46,8 @@ LOG = logging.getLogger(__name__)
 # Columns of a server that contain its sizes. The fields of a flavor have the same names.
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
 IMAGE_PREFIX = 'image_'
-# The system metadata key of the image's id. A server stores it in addition to the image's properties.
+# The system metadata key for the id of the server's image. It has the prefix of image properties but is none, so it is
+# left out of the image properties.
 OWN_PROPERTY = f'{IMAGE_PREFIX}base_image_ref'
 # In the rows of ``_facts``, this value marks a volume that is deleted together with its server.
 _GOES = '1'
@@ -58,7 +59,8 @@ COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
 _SOLID = frozenset(('created_at', 'uuid'))
 
 
-# Conditions of servers that lists leave out by default: deleted servers, and soft-deleted (restorable) servers.
+# SQL conditions: _GONE for deleted servers, _WAITING for soft-deleted servers (which can be restored), _STAYING for
+# servers that are not soft-deleted. Lists of servers leave out deleted and soft-deleted servers by default.
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
@@ -212,7 +214,7 @@ def full_order(order: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return ``order`` with the uuid added, so that no two servers have the same place in the order.
 
     An order is a list of (column, 'asc' or 'desc') pairs. The uuid is ascending in every order, as in Nova. An empty
-    order stays empty: the caller only asks whether there are servers.
+    order stays empty, because callers use it only to find out whether there is any server.
     """
     return [*order, ('uuid', 'asc')] if order and 'uuid' not in dict(order) else [*order]
 
@@ -262,7 +264,7 @@ def _after(order: Sequence[tuple[str, str]], marker: Mapping[str, Any]) -> Any:
 
 
 def _beyond(column: sa.ColumnElement[Any], value: Any, down: bool) -> Any:
-    """Return the SQL condition that a column comes after a value. ``down`` means descending order.
+    """Return the SQL condition that a column's value is sorted after ``value``. ``down`` means descending order.
 
     NULL is less than all values, and false is less than true. Booleans are compared only by ``=``, because some
     databases can't sort booleans.
@@ -485,7 +487,8 @@ def _has_networks(text: str) -> bool:
     return bool(stored)
 
 
-# {text column that is displayed: function that raises one of the errors in BROKEN if the text is malformed}.
+# {column with JSON text that is shown to users: function that raises an error in BROKEN if the text is malformed}. A
+# malformed text is not shown.
 _SHOWN: Mapping[str, Callable[[str], object]] = {
     'network_info': _has_networks,
     'trusted_certs': lambda text: [*envelopes.certificate_ids(text)],

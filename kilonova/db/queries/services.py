@@ -49,8 +49,9 @@ _AGES = sa.select(services.c.id, _AGE.label('age')).where(_FEW)
 _REPORT = sa.update(services).values(
     report_count=services.c.report_count + 1, last_seen_up=db_utcnow(), updated_at=services.c.updated_at
 )
-# Maximum number of services in one statement of ``report_together``.
+# Maximum number of services whose heartbeats ``report_together`` writes by one statement.
 _TOGETHER = 1000
+# The SELECT for the last heartbeat of the compute service of the host ``name``.
 _HEARD = _COMPUTES.where(services.c.host == sa.bindparam('name'))
 
 
@@ -62,7 +63,9 @@ class Heard(NamedTuple):
         age: Age of the last heartbeat in seconds.
         forced_down: True if an operator has forced the service down.
         disabled: True if the service is disabled.
-        newest: Age of the newest heartbeat of all compute services, in seconds.
+        newest: Age in seconds of the newest heartbeat of any compute service. If it is large, too, the reason may be
+        that
+            no heartbeat was recorded, and not that the host is down.
     """
 
     host: str
@@ -165,8 +168,9 @@ def report_together(connection: sa.Connection, service_ids: Sequence[int], down_
     """Write the heartbeats of many services.
 
     Return {service id: True if the service counts as down}. Ids of services that don't exist are left out. No heartbeat
-    is written for a service that counts as down, because its heartbeat may be an old message from a host that is dead
-    now. Runs two SQL statements for each thousand services. Even without any service, one statement tests the database.
+    is written for a service that counts as down, because the heartbeat may be an old message from a host that is dead
+    now. The caller must ask such a host to report by an RPC call. Runs two SQL statements for each thousand services.
+    Even without any service, one statement tests the database.
     """
     silent: dict[int, bool] = {}
     for few in [service_ids[at : at + _TOGETHER] for at in range(0, len(service_ids), _TOGETHER)] or [()]:

@@ -52,10 +52,11 @@ def watch(callback: Callable[[Change], None] | None) -> None:
 
 
 def before(conn: sa.Connection, uuid: str, created: bool = False) -> States | None:
-    """Return the server's present (vm state, task state), for the parameter ``was`` of ``changed``.
+    """Return the server's (vm state, task state) before a change of its row.
 
-    Return None if there is no listener. ``created`` is True if the server does not exist yet in this cell; its states
-    are (None, None) in this case.
+    The caller then changes the row and passes the result to ``changed`` as ``was``. Without a listener the result is
+    None, and no statement is run. ``created`` is True if the server is new in this cell; then the result is (None,
+    None).
     """
     if not _watchers:
         return None

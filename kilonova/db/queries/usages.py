@@ -74,9 +74,10 @@ def active(
 
 
 def position(conn: Connection, uuid: str, owner: Owner) -> int | None:
-    """Return the id of a server's row, even if the server is deleted.
+    """Return the id of a server's row, by which lists of servers are sorted and continued after a marker.
 
-    Return None if the cell doesn't have the server, or if the server does not belong to the owner.
+    The server may be deleted. Return None if the cell doesn't have the server, or if the server does not belong to the
+    owner.
     """
     return conn.execute(
         sa.select(instances.c.id).where(instances.c.uuid == uuid, owners.of(instances.c.project_id, owner))
@@ -128,7 +129,7 @@ def end_audit(conn: Connection, task_id: int, state: str, errors: int, message: 
 def of_host(conn: Connection, host: str, begin: datetime.datetime, end: datetime.datetime) -> list[str]:
     """Return the uuids of the servers that were on a host at some time in a period, sorted by id.
 
-    A deleted server counts for the host on which it was launched, because its row names no other host.
+    A deleted server is counted on the host in its column launched_on, because its column host is empty.
     """
     gone = sa.and_(instances.c.host.is_(None), instances.c.deleted != 0, instances.c.launched_on == host)
     return list(

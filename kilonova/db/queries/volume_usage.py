@@ -26,11 +26,12 @@ COUNTERS = ('reads', 'read_bytes', 'writes', 'write_bytes')
 def count(conn: Connection, found: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Store the present counters of guests' volumes, and return the stored rows.
 
-    Each item of ``found`` has volume_id, instance_uuid, project_id, user_id, availability_zone and the four ``curr_*``
-    counters. Items of servers that don't have the volume any more are ignored, and are not in the result. If any
-    counter of a volume is smaller than before, the guest was started again or is on another host. Then the old
-    ``curr_*`` values are added to the ``tot_*`` columns. The counters of servers that had the volume before are added
-    as well. Runs at most six SQL statements.
+    ``found`` are the reported counters: each item has volume_id, instance_uuid, project_id, user_id, availability_zone
+    and the four ``curr_*`` counters. Items of servers that don't have the volume any more are ignored, and are not in
+    the result. If any counter of a volume is smaller than before, the guest was started again or is on another host.
+    Then the old ``curr_*`` values are added to the ``tot_*`` columns. If another server had the volume before, all
+    counters in that server's row are added to the ``tot_*`` columns, too, and that row is deleted. Runs at most six SQL
+    statements.
     """
     which = usages.c.volume_id.in_({one['volume_id'] for one in found})
     rows = many(conn.execute(sa.select(usages).where(which).order_by(usages.c.id).with_for_update()))
@@ -79,10 +80,11 @@ def _held(conn: Connection, volumes: Collection[str]) -> set[tuple[str, str]]:
 
 
 def _before(old: Row | None, now: Mapping[str, Any], ended: Sequence[Row]) -> Row:
-    """Return the new values of the ``tot_*`` columns of a volume's row: all counters before the guest's present start.
+    """Return the new ``tot_*`` columns of a volume's row: the sums of all counters before the last start of the guest.
 
-    ``old`` is the row before the change, and ``now`` has the new counters of the guest. ``ended`` are the rows of
-    servers that had the volume before. Their counters are added.
+    ``old`` is the stored row or None, and ``now`` has the new ``curr_*`` counters. If one of them is smaller than in
+    ``old``, the guest was started again, and the old ``curr_*`` counters are added. ``ended`` are the rows of other
+    servers that had the volume earlier; all their counters are added.
     """
     before: Row = {'tot_last_refreshed': None, **{f'tot_{name}': 0 for name in COUNTERS}}
     if old is not None:

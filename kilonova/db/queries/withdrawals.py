@@ -20,11 +20,11 @@ members = InstanceGroupMember.__table__
 
 @engine.retried
 def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
-    """Withdraw the creation of servers that ``operations.accept_create`` wrote.
+    """Undo ``operations.accept_create`` for these servers, in one transaction of the API database.
 
-    Return the uuids of the servers that were not withdrawn, because they are in a cell or deleted by now. Operation
-    rows that no conductor has taken are deleted with the other rows of their servers. If a conductor has taken a row,
-    the operation is cancelled, and that conductor deletes the other rows of the server.
+    If no conductor owns a server's boot operation yet, all rows of the server are deleted. If a conductor owns it, the
+    operation is cancelled, and the conductor deletes the other rows. Return the uuids of the servers for which nothing
+    was undone, because they are in a cell or deleted by now.
     """
     with api_db.write() as conn:
         waiting = build_requests.destroy_all(conn, instance_uuids)
@@ -42,11 +42,10 @@ def create(api_db: engine.Database, instance_uuids: Sequence[str]) -> list[str]:
 
 @engine.retried
 def operation(cell_db: engine.Database, *, uuid: str, instance_uuid: str, event: str, request_id: str) -> bool:
-    """Withdraw an operation that ``operations.accept`` wrote, and change the server's state by ``event``.
+    """Undo ``operations.accept``: delete the operation row and the action, and change the state by ``event``.
 
-    Return True if the operation row and the action were deleted. Return False if a conductor has taken the row already,
-    or if a delete waits for the operation to end. In this case the operation is cancelled, so that a conductor undoes
-    it.
+    Return True if this was done. If a conductor owns the row already, or if a delete waits for the end of the
+    operation, the operation is only cancelled, so that a conductor undoes it, and the result is False.
     """
     with cell_db.write() as conn:
         rows = conn.execute(

@@ -165,7 +165,7 @@ def test_disks_in_ceph(nova):
     ('text', 'said'),
     [
         ('{', 'this is no JSON'),
-        ('[]', 'this is no record of disks'),
+        ('[]', 'this is no JSON object from disk to format'),
         ('{"/x/disk": "vmdk"}', "/x/disk has the format 'vmdk'; raw and qcow2 are known"),
     ],
 )
