@@ -166,8 +166,8 @@ def is_unreachable(error: BaseException) -> bool:
         return True
     state = _sqlstate(original)
     if state is None:
-        # If no connection was established, psycopg2's errors have no SQLSTATE. Then each OperationalError means no
-        # answer.
+        # psycopg2's errors have no SQLSTATE if no connection was established. Then each OperationalError is "no
+        # answer".
         return _is_of_postgresql(original) and isinstance(error, exc.OperationalError)
     return state.startswith(_POSTGRESQL_SILENT)
 

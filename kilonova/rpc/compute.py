@@ -539,8 +539,8 @@ class ServiceCalls(RpcInterface):
     def report_again(self, ctxt: RequestContext) -> Any:
         """Make the host send its next heartbeat as an RPC call, which a conductor answers.
 
-        A conductor sends this message if the host counted as down. After the answer, the host checks its servers,
-        because it may have missed messages.
+        A conductor sends this message if the host counted as down or has no service record. After the answer, the host
+        checks its servers, because it may have missed messages.
         """
 
     @cast('6.11')

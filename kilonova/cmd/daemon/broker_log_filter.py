@@ -56,8 +56,7 @@ class Outages(logging.Filter):
         self._clock, self._lock = clock, threading.Lock()
         # A dict from the kind of event (AWAY or REFUSED) to the time of its last log line.
         self._logged: dict[str, float] = {}
-        # Kinds of events (AWAY or REFUSED) that have not occurred again since the line that the broker is back was
-        # logged.
+        # Kinds of events (AWAY or REFUSED) that were not logged again since the last line that the broker is back.
         self._over: set[str] = set()
         # A dict from the kind of event to the number of messages that were left out since its last log line.
         self._left_out: dict[str, int] = {}

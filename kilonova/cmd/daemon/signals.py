@@ -43,9 +43,9 @@ class SignalListener:
             signal.signal(number, handler)
 
     def ring(self, byte: int) -> None:
-        """Wake the main thread from another thread. ``hear`` then returns ``byte``, a number from 128 to 255.
+        """Wake the main thread from another thread. ``hear`` then yields the number ``byte``.
 
-        No signal has such a number.
+        ``byte`` is a number from 0 to 255 that no signal has.
         """
         self._bell.send(bytes((byte,)))
 

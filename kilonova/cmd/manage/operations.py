@@ -35,8 +35,9 @@ REMEDY = (
 # ``host_removal`` removes a host whose compute service was deleted.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
-# Keys in an operation's outputs for the conductor's own data: the number of tries of a step, why the operation waits,
-# the position to which it is being undone, and the hosts' refusals. Every other key is the name of a step that is done.
+# Keys in an operation's outputs for the conductor's own data: how often the operation was retried, the reason of the
+# last retry, the position to which it is being undone, and the hosts' refusals. The other keys are results of steps
+# that are done, mostly under the step's name.
 OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 

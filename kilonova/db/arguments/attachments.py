@@ -60,9 +60,8 @@ class NetworkChangedArguments(Arguments):
     Attributes:
         renamed: True if the server's new hostname must be written to the DNS names of its ports.
         at_rest: Id of a deleted port whose device the server still holds, or None. If it is set, the conductor runs
-        this
-            operation only when no other operation of the server runs, and then inserts an operation that detaches the
-            interface and frees the device.
+            this operation only when no other operation of the server runs, and then inserts an operation that detaches
+            the interface and frees the device.
     """
 
     identity = ('at_rest',)

@@ -36,8 +36,7 @@ class Arguments:
 
     Attributes:
         identity: Names of the attributes by which two operations of this kind are compared. If the attributes are
-        equal,
-            the operations do the same work, and one row is enough (see ``OperationRow.is_like``).
+            equal, the operations do the same work, and one row is enough (see ``OperationRow.is_like``).
     """
 
     identity: ClassVar[tuple[str, ...]] = ()

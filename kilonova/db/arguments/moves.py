@@ -51,8 +51,7 @@ class LiveMigrateArguments(MoveArguments):
     Attributes:
         block: Whether local disks are copied; None if the hosts decide it.
         over_commit: The user's disk_over_commit. If True, the destination needs free space only for the used size of
-        the
-            copied disks, otherwise for their virtual size.
+            the copied disks, otherwise for their virtual size.
     """
 
     block: bool | None

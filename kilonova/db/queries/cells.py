@@ -295,8 +295,7 @@ class CellDatabases:
     def _with_hosts(self) -> list[Database]:
         found = [database for database in self.databases() if database.cell.uuid != CELL0_UUID]
         if not found:
-            # Only cell0 is known. The first other cell may have been created since the mappings were read: read them
-            # again.
+            # Only cell0 is known. Another cell may have been created since the mappings were read, so read them again.
             self.reload()
             found = [database for database in self._known if database.cell.uuid != CELL0_UUID]
         return found

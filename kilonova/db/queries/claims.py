@@ -89,8 +89,7 @@ class SaveWrite(Written):
             the same attempt. It does not change the server's state if another request has set the state since, for
             example to ``deleting``.
         undone: A text: why the host undid its work on this step. It is stored in the operation row, and later calls
-        with
-            this key are refused with this text. Only for a save with ``undo``.
+            with this key are refused with this text. Only for a save with ``undo``.
         mark: A number that distinguishes several saves under one key that have no event and no transition.
     """
 

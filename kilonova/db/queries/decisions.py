@@ -77,8 +77,8 @@ def prune(connection: sa.Connection, before: dt.datetime, keep: int) -> int:
 def told(body: Any) -> Any:
     """Return the body of a scheduler decision in a form that is easy to read: one dict for each host.
 
-    The database stores the hosts of a filter or weigher column by column, {'host': ['gpu1', 'gpu2'], 'weight': [2, 1]}.
-    The result has [{'host': 'gpu1', 'weight': 2}, {'host': 'gpu2', 'weight': 1}] instead.
+    The database stores the values of several hosts column by column, such as {'host': ['gpu1', 'gpu2'], 'weight': [2,
+    1]}. The result has a list instead, [{'host': 'gpu1', 'weight': 2}, {'host': 'gpu2', 'weight': 1}].
     """
     if not body:
         return body

@@ -4,8 +4,8 @@
     for uuid in hurry(cell_db, 'gpu1'):                 # operations that may run now, since gpu1 is forced down
         conductor.run_operation(ctxt, operation=uuid)
 
-The API calls these functions when a compute service was forced down or deleted. An operation that a conductor runs just
-now needs no such call: the conductor checks regularly whether the host is down (operations.md rule 15).
+The API calls ``hurry`` when a compute service was forced down or deleted. An operation that a conductor runs just now
+is not returned: the conductor checks regularly whether the host is down (operations.md rule 15).
 """
 
 from __future__ import annotations
