@@ -57,7 +57,7 @@ class NovaCloud:
 
 @contextlib.contextmanager
 def opened(paths: Sequence[Path], blank: Callable[[], cfg.ConfigOpts], writable: bool = False) -> Iterator[NovaCloud]:
-    """Provide the databases that Nova's configuration files name. They are closed at the end.
+    """Open the databases that Nova's configuration files name, and provide them in a ``with`` block.
 
     ``blank`` returns a configuration with all options of Kilonova. The databases are read-only unless ``writable`` is
     True. Raises UnreadableFile, NoNova, NovaUnknown for a
@@ -85,7 +85,7 @@ def _cells(api: NovaDatabase, main_url: str | None, writable: bool) -> list[Nova
     with api.read() as connection:
         rows = [row for batch in api.batches(connection, 'cell_mappings') for row in batch]
     if not rows:
-        raise NoNova(reason="Nova's API database has no cell: 'nova-manage cell_v2 list_cells' shows them")
+        raise NoNova(reason="Nova's API database has no cell mapping: check with 'nova-manage cell_v2 list_cells'")
     if len(rows) > MOST_CELLS:
         raise NoNova(reason=f'there are {len(rows)} cells; at most {MOST_CELLS} can be adopted')
     found = []
@@ -94,7 +94,7 @@ def _cells(api: NovaDatabase, main_url: str | None, writable: bool) -> list[Nova
         try:
             url = cells.fill(row['database_connection'], main_url)
         except errors.Invalid as error:
-            raise NoNova(reason=f'the database of cell {name}: {error}') from None
+            raise NoNova(reason=f'the database URL of cell {name} cannot be used: {error}') from None
         database = NovaDatabase(url, 'cell', name, writable)
         found.append(NovaCell(row['id'], row['uuid'], name, bool(row['disabled']), database))
     return found

@@ -68,8 +68,9 @@ CELL_TABLES = (
     'task_log',
     'volume_usage_cache',
 )
-# Tables of Kilonova that get no rows of Nova: cells have other URLs, tokens of consoles live for minutes, servers that
-# are being created must be waited for, and the others are Kilonova's own.
+# Tables that get no rows of Nova. Kilonova's cell_mappings have other URLs. Console tokens expire within minutes. Build
+# requests must be gone before the last copy. Nova does not have the tables operations, leases, scheduler_decisions and
+# device_history.
 NOT_COPIED: Mapping[Schema, Collection[str]] = {
     'api': ('adoptions', 'operations', 'leases', 'cell_mappings', 'build_requests', 'scheduler_decisions'),
     'cell': ('operations', 'leases', 'console_auth_tokens', 'device_history'),
@@ -97,10 +98,10 @@ class NotCopied(errors.Invalid):
 
 @dataclass(frozen=True)
 class CopySide:
-    """A database of Nova with the connection that reads it, and the database of Kilonova with the same rows.
+    """A database of Nova (``source``), paired with the database of Kilonova that gets its rows (``target``).
 
-    ``cells`` is {id of a cell of Nova: id of the cell of Kilonova}. ``soft_deleted`` are the uuids of all servers that
-    are soft-deleted, for the API database.
+    ``connection`` reads ``source``. ``cells`` is {id of a cell of Nova: id of the cell of Kilonova}. ``soft_deleted``
+    are the uuids of the soft-deleted servers in all cells. It is set only for the pair of API databases.
     """
 
     schema: Schema
@@ -169,9 +170,10 @@ def _line(database: str, table: str, counts: Counts) -> str:
 
 # --- before the copy
 def running(nova: NovaCloud) -> list[str]:
-    """Return a text for each conductor and scheduler of Nova that has reported so lately that it must be running.
+    """Return a text for each conductor and scheduler of Nova whose last report is younger than the report interval.
 
-    A daemon that was stopped is among them until it has missed a report.
+    Such a daemon probably runs. A daemon that was just stopped is included until report_interval + LATE seconds have
+    passed since its last report.
     """
     seconds, found = nova.report_interval + LATE, []
     for cell in nova.cells:
@@ -240,7 +242,10 @@ def _delete(side: CopySide, table: str) -> Counts:
 
 
 def _converted(side: CopySide, table: str) -> Iterator[list[Row]]:
-    """Yield the rows of a table of Nova as Kilonova stores them, in batches."""
+    """Read a table of Nova in batches, and yield the batches with the rows converted to Kilonova's form.
+
+    The conversions are in ``_CONVERSIONS``. Raises NotCopied if a row can't be converted.
+    """
     if table == 'volume_usage_cache':
         yield usages(side)
         return
@@ -278,7 +283,11 @@ def _with_objects(table: str, side: CopySide, batch: list[Row]) -> list[Row]:
 
 
 def _in_our_mappings(side: CopySide, batch: list[Row]) -> list[Row]:
-    """Say of servers that are soft-deleted that they are not deleted yet, as Nova says when it restores one."""
+    """Set queued_for_delete to False in the instance mappings of soft-deleted servers, and replace the ids of cells.
+
+    Nova sets queued_for_delete when it soft-deletes a server, and resets it when the server is restored. Kilonova sets
+    it only when the server is deleted.
+    """
     for row in batch:
         if row['instance_uuid'] in side.soft_deleted:
             row['queued_for_delete'] = False
@@ -286,7 +295,10 @@ def _in_our_mappings(side: CopySide, batch: list[Row]) -> list[Row]:
 
 
 def _in_our_cells(side: CopySide, batch: list[Row]) -> list[Row]:
-    """Replace the ids of Nova's cells by those of Kilonova's. Raises NotCopied for a cell that does not exist."""
+    """Replace the column cell_id, the id of a cell of Nova, by the id of Kilonova's cell.
+
+    Raises NotCopied if Nova has no cell with this id.
+    """
     for row in batch:
         if row['cell_id'] is not None:
             if row['cell_id'] not in side.cells:
@@ -301,7 +313,11 @@ def _in_our_cells(side: CopySide, batch: list[Row]) -> list[Row]:
 
 
 def _with_nodes(prefix: str, host: str, node: str, side: CopySide, batch: list[Row]) -> list[Row]:
-    """Fill in the id of the node, which rows of old releases lack."""
+    """Set the column <prefix>compute_id to the id of the compute node where it is NULL or missing, as before Nova 29.
+
+    ``host`` and ``node`` are the names of the columns that name the node's host and the node. The id stays NULL if no
+    such node exists.
+    """
     column = f'{prefix}compute_id'
     if any(row.get(column) is None and row[node] is not None for row in batch):
         known = questions.node_ids(side.source, side.connection)
@@ -325,12 +341,18 @@ def _not_adopted(_side: CopySide, batch: list[Row]) -> list[Row]:
 
 
 def _without_times(_side: CopySide, batch: list[Row]) -> list[Row]:
-    """Leave the times of tags empty: Nova does not know them, and the time of the copy would differ in each run."""
+    """Set created_at and updated_at of tags to NULL, because Nova's table ``tags`` has no such times.
+
+    With the time of the copy instead, each run would find all tags changed and write them again.
+    """
     return [{**row, 'created_at': None, 'updated_at': None} for row in batch]
 
 
 def _with_tags_of_interfaces(side: CopySide, batch: list[Row]) -> list[Row]:
-    """Add to each interface of the info caches its tag, which Nova has in a table of its own."""
+    """Add the key ``tag`` to each interface in the info caches that has a tag.
+
+    Nova stores the tags of interfaces in the table virtual_interfaces. Kilonova stores them in the info cache.
+    """
     ids = [row['instance_uuid'] for row in batch]
     tags = questions.interface_tags(side.source, side.connection, ids)
     for row in batch:
@@ -345,7 +367,7 @@ def _with_tags_of_interfaces(side: CopySide, batch: list[Row]) -> list[Row]:
 
 
 def _with_volumes(side: CopySide, batch: list[Row]) -> list[Row]:
-    """Say in the connection of each attached volume which host has it."""
+    """Convert connection_info in the rows of volumes: add the host of the server, in the key ``attached_to``."""
     hosts = questions.hosts_of(side.source, side.connection, [row['instance_uuid'] for row in batch])
     for row in batch:
         if row['destination_type'] == 'volume' and row['connection_info'] and not row['deleted']:
@@ -359,13 +381,15 @@ def _with_volumes(side: CopySide, batch: list[Row]) -> list[Row]:
 
 
 def _connection(row: Mapping[str, Any], host: str | None) -> dict[str, Any]:
-    """Return the connection of a volume in Kilonova's form: with the host, and what is known of the host.
+    """Return Kilonova's connection_info of a volume, from the ``connection_info`` in the row of Nova.
 
-    A volume of a server without host is only reserved for it. Raises ValueError for a text that is no connection.
+    The result has the server's host as ``attached_to``, and its connector and connection in ``hosts``. If the server
+    has no host, the volume is only reserved for the server, and ``hosts`` is empty. Raises ValueError if Nova's text is
+    not a JSON object.
     """
     stored = json.loads(row['connection_info'])
     if not isinstance(stored, dict):
-        raise ValueError('connection_info is no connection')
+        raise ValueError('connection_info is not a JSON object')
     connector = stored.pop('connector', None) or {}
     data = stored.get('data')
     if host is None or KIND not in stored or not isinstance(data, dict):
@@ -378,8 +402,8 @@ def usages(side: CopySide) -> list[Row]:
     """Return one row with usage counters for each volume of each existing server.
 
     Nova adds a new row each time a volume is attached to the same server again. This function returns only the newest
-    of these rows. The ``curr_`` counters of this row count since the last start of the guest. Its ``tot_`` counters
-    also contain all counts of the older rows.
+    of these rows. The ``curr_`` counters of this row count since the last start of the guest. The function adds all
+    counters of the older rows to its ``tot_`` counters.
     """
     found: dict[tuple[str, str], Row] = {}
     columns = questions.common_columns(side.source, 'volume_usage_cache')

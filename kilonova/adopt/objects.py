@@ -1,11 +1,12 @@
 """Convert the versioned objects in Nova's rows to the versions that Kilonova reads, and back.
 
-    objects.convert(json.loads(text))        # the same with versions and fields of Kilonova; raises NotConvertible
+    objects.convert(json.loads(text))        # a copy in which each object has a version that Kilonova reads
     objects.give_back(json.loads(text), '34')  # with versions that this release of Nova reads
 
-Objects of Kilonova's version or of an older version keep their version. An object of a newer version is converted only
-if ``NEWER`` has this version. A field that Kilonova does not know must be empty. If it is not empty, an error names the
-field, because the meaning of the field would be lost.
+``convert`` raises NotConvertible if this is impossible. Objects of Kilonova's version or of an older version keep their
+version. An object of a newer version is converted only if its minor version is not above the number in ``NEWER``. A
+field that Kilonova does not know must be empty. If it is not empty, an error names the field, because the meaning of
+the field would be lost.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     ),
 }
 # NEWER is a dict from object name to the newest minor version of Nova's object that Kilonova can convert.
-# These versions of Nova are newer than Kilonova's version of the object. They differ only by added fields.
-# An added field of these versions must be empty. ``_fields`` checks this.
+# These versions of the objects are newer than Kilonova's versions and differ only by added fields. An added field must
+# be empty (``_fields`` checks this), because Kilonova would lose its value.
 NEWER: Mapping[str, int] = {'ImageMetaProps': 44}
 # OLDER is a dict from object name to {release of Nova: minor version that it reads}, for the objects whose version is
 # newer here than in one of the releases 27 to 34. A release that is missing reads Kilonova's version. Fields that a
@@ -126,7 +127,10 @@ def _object(envelope: Mapping[str, Any], depth: int) -> dict[str, Any]:
 
 
 def _fields(known: type[KilonovaObject], where: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that Kilonova's object has. Raises NotConvertible for another field that is not empty."""
+    """Return those fields of ``data`` (the fields of an object of Nova) that Kilonova's class ``known`` has, too.
+
+    Empty fields that ``known`` lacks are left out. Raises NotConvertible if such a field is not empty.
+    """
     found = {}
     for key, value in data.items():
         if key in known.fields:
@@ -154,7 +158,8 @@ def _numa_cell(data: dict[str, Any], version: tuple[int, int]) -> tuple[int, int
     return PCPUSET_SINCE
 
 
-# Functions that change the fields of an object and return its new version, by the object's name.
+# {name of an object: function(fields, version)}. The function changes the fields of an old object in place, and returns
+# the version (major, minor) of the object that the fields then have.
 _REWRITTEN: Mapping[str, Callable[[dict[str, Any], tuple[int, int]], tuple[int, int]]] = {
     'InstanceNUMACell': _numa_cell
 }

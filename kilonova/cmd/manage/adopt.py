@@ -26,9 +26,9 @@ MOST_ROWS = 100_000
 def config(cloud: Cloud, args: argparse.Namespace) -> int:
     """Write a kilonova.conf from the configuration files of Nova.
 
-    Each option is taken, renamed, or listed as without effect. What must differ from Nova (transport_url of [DEFAULT],
-    connection of [database] and [api_database]) comes from the file of --own. Exit code 1: there are problems, each is
-    printed, and no file is written.
+    Each option of Nova's files is copied, copied under its new name, or listed in a comment as without effect. The URLs
+    that must differ from Nova's (transport_url of [DEFAULT], connection of [database] and [api_database]) come from the
+    file that --own names. Exit code 1: there are problems, each is printed, and no file is written.
     """
     from kilonova import errors
     from kilonova.adopt import config as adopt
@@ -57,9 +57,10 @@ def config(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def check(cloud: Cloud, args: argparse.Namespace) -> int:
-    """Say what would come from a running Nova, and what stands in the way.
+    """Print how many rows Kilonova would copy from a running Nova, and the obstacles to adopting it.
 
-    The databases that Nova's configuration files name are only read. Exit code 1: something stands in the way.
+    The databases that Nova's configuration files name are only read. Exit code 1: there is an obstacle that is not
+    accepted, or a database can't be read.
     """
     from kilonova import errors
     from kilonova.adopt import check as adopt
@@ -88,9 +89,9 @@ def check(cloud: Cloud, args: argparse.Namespace) -> int:
 def copy(cloud: Cloud, args: argparse.Namespace) -> int:
     """Copy the rows of a running Nova into Kilonova's databases, or what has changed since the last copy.
 
-    Nova's databases are only read. Nothing is copied if something stands in the way of reading them, or with --last if
-    anything stands in the way (see adopt check), or a conductor or scheduler of Nova still reports. Exit code 1:
-    nothing was copied, or a row could not be.
+    Nova's databases are only read. Nothing is copied if an obstacle prevents that rows are read. With --last nothing is
+    copied if there is any obstacle of adopt check that is not accepted, or if a conductor or scheduler of Nova still
+    runs. Exit code 1: nothing was copied, or the copy ended at a row that can't be converted.
     """
     from kilonova import errors
     from kilonova.adopt import check as adopt_check
@@ -228,8 +229,8 @@ def verify(cloud: Cloud, args: argparse.Namespace) -> int:
 def host(cloud: Cloud, args: argparse.Namespace) -> int:
     """Turn the files of this host, where nova-compute ran, into those of kilonova-compute, or back with --back.
 
-    Guests run on, and no disk is touched. With --check nothing is changed. Exit code 1: something stands in the way,
-    and nothing was changed.
+    Guests run on, and no disk is touched. With --check nothing is changed. Exit code 1: an obstacle was printed, and
+    nothing was changed.
     """
     from kilonova import errors
     from kilonova.adopt import config as adopt_config
@@ -263,7 +264,10 @@ def host(cloud: Cloud, args: argparse.Namespace) -> int:
 
 
 def _place(cloud: Cloud, nova: cfg.ConfigOpts) -> tuple[HostFiles, list[str]]:
-    """Return where the files of this host are, and what of Nova's options does not fit Kilonova's."""
+    """Return the directories of this host, and a message for each option that must have the same value in Nova.
+
+    Such options are host and instances_path. A message is returned only if nova.conf and kilonova.conf differ.
+    """
     from kilonova.adopt.host import HostFiles
 
     ours = cloud.conf
@@ -348,16 +352,21 @@ def _section(title: str, lines: Sequence[str]) -> None:
 
 
 def _kind(word: str) -> str:
-    """Return the kind of an obstacle that may be accepted. Raises ArgumentTypeError for another word."""
+    """Return ``word``, the value of --accept, if it is a kind of obstacle that an operator can accept.
+
+    Raises ArgumentTypeError otherwise.
+    """
     from kilonova.adopt.obstacles import acceptable
 
     if word not in acceptable():
-        raise argparse.ArgumentTypeError(f'{word!r} cannot be accepted; one of {", ".join(acceptable())} can')
+        raise argparse.ArgumentTypeError(
+            f'{word!r} is no kind of obstacle that can be accepted; kinds: {", ".join(acceptable())}'
+        )
     return word
 
 
 def _most(word: str) -> int:
-    """Return how many rows are printed. Raises ArgumentTypeError for what is no such number."""
+    """Return the value of --most as a number. Raises ArgumentTypeError if it is no number from 1 to MOST_ROWS."""
     if not word.isdecimal() or not 1 <= int(word) <= MOST_ROWS:
         raise argparse.ArgumentTypeError(f'{word!r} is no number from 1 to {MOST_ROWS}')
     return int(word)

@@ -1,8 +1,10 @@
-"""Make a table of one cloud equal to what a table of the other cloud says, in batches.
+"""Make the rows of a table of one cloud equal to the rows of the other cloud's table, in batches.
 
     table = METADATA['cell'].tables['instances']
-    counts = merge.missing(target, table, ('id',), existing)  # deletes rows whose keys ``existing`` leaves out
+    counts = merge.missing(target, table, ('id',), existing)  # deletes rows that the other cloud lacks
     counts = merge.rows(target, table, ('id',), batches)      # inserts and updates
+
+``existing`` is a function that gets primary keys of the table's rows and returns those that the other cloud has.
 
 Each batch is one transaction, and writes only what differs. So a run that is interrupted can simply be started again,
 and a run that has nothing to do writes nothing.
@@ -55,19 +57,23 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """The number of rows that the table has now."""
+        """The number of rows that were inserted, changed or equal: after a copy, the rows that Nova's table has."""
         return self.inserted + self.changed + self.equal
 
 
 def key_of(schema: Schema, table: str) -> tuple[str, ...]:
-    """Return the names of the primary key's columns, by which the rows of a table are ordered."""
+    """Return the names of the columns of a table's primary key. Batches of rows are read in the order of this key.
+
+    ``schema`` is 'api' or 'cell'.
+    """
     return tuple(column.name for column in METADATA[schema].tables[table].primary_key)
 
 
 def rows(target: Target, table: sa.Table, names: Sequence[str], batches: Iterable[Sequence[Row]]) -> Counts:
-    """Insert and update rows, so that the table has all rows of the batches. Further rows of the table stay.
+    """Insert or update the rows of the batches in ``table``, and return the numbers of rows.
 
-    ``names`` are the columns of the primary key. All rows of a batch have the same columns; the other columns of a new
+    Rows are matched by the primary key, whose columns are ``names``. Rows of the table that are in no batch stay
+    unchanged. All rows of a batch have the same columns; the other columns of a new
     row get their default values.
     """
     counts = Counts()
@@ -92,10 +98,10 @@ def missing(
     existing: Callable[[Sequence[Key]], Collection[Key]],
     *where: sa.ColumnElement[bool],
 ) -> Counts:
-    """Delete the rows that the other cloud does not have any more.
+    """Delete the rows of ``table`` that the other cloud does not have, and return their number in Counts.
 
-    ``names`` are the columns of the primary key. ``existing`` returns those of some keys that the other cloud has. If
-    conditions are given, rows that do not meet them stay.
+    ``names`` are the columns of the primary key. ``existing(keys)`` returns those of these primary keys that the other
+    cloud has. If conditions are given, rows that do not meet them stay.
     """
     order, counts = [table.c[column] for column in names], Counts()
     query = page = sa.select(*order).where(*where).order_by(*order).limit(BATCH)
@@ -165,7 +171,10 @@ def change(connection: Connection, table: sa.Table, names: Sequence[str], rows: 
 
 
 def set_sequence(target: Target, table: sa.Table, names: Sequence[str]) -> None:
-    """Let PostgreSQL number new rows behind the written ones. Other databases do so by themselves."""
+    """Set PostgreSQL's sequence for the column id to the highest id, so that new rows get higher ids.
+
+    The other databases do so by themselves.
+    """
     if target.dialect != 'postgresql' or names != ('id',):
         return
     with target.write() as connection:

@@ -28,7 +28,10 @@ Fingerprints = dict[str, list[Any]]
 
 
 def servers_by_state(cell: NovaDatabase, connection: Connection) -> dict[str, int]:
-    """Return {vm_state: number of servers} of the servers that are not deleted; key 'deleted': the others."""
+    """Return {vm_state: number of servers} for the servers that are not deleted.
+
+    The key 'deleted' has the number of deleted servers, and 'none' the number of servers without a vm_state.
+    """
     table = cell.table('instances')
     state = sa.case((table.c.deleted != 0, 'deleted'), else_=table.c.vm_state)
     found = connection.execute(sa.select(state, sa.func.count()).group_by(state)).all()
@@ -43,7 +46,10 @@ def live(database: NovaDatabase, connection: Connection, table: str) -> int:
 
 
 def reporting(cell: NovaDatabase, connection: Connection, seconds: float) -> list[Row]:
-    """Return binary, host and age of the controllers that reported within these seconds, sorted."""
+    """Return the conductors and schedulers of a cell that reported in the last ``seconds`` seconds.
+
+    Each row has binary, host and ``age``, the seconds since the last report. The rows are sorted by binary and host.
+    """
     table = cell.table('services')
     age = db_age(table.c.last_seen_up)
     query = sa.select(table.c.binary, table.c.host, age.label('age')).where(
@@ -71,9 +77,9 @@ def nodes(cell: NovaDatabase, connection: Connection) -> list[Row]:
 
 
 def moves_under_way(cell: NovaDatabase, connection: Connection) -> list[Row]:
-    """Return the migrations of servers that exist which have not ended, each with its server's ``vm_state``.
+    """Return the migrations that have not ended, with the ``vm_state`` of their servers. Deleted servers are left out.
 
-    Evacuations that the former host has not cleaned up after count as not ended, too.
+    An evacuation with the status 'done' is included, because its source host has not deleted the server's files yet.
     """
     move, server = cell.table('migrations'), cell.table('instances')
     columns = (
@@ -98,7 +104,10 @@ def moves_under_way(cell: NovaDatabase, connection: Connection) -> list[Row]:
 
 
 def stale_devices(cell: NovaDatabase, connection: Connection) -> list[Row]:
-    """Return id, address, node id, status and server of the devices that belong to no server that exists."""
+    """Return the PCI devices that are claimed or allocated for a server that is deleted or does not exist.
+
+    Each row has id, address, compute_node_id, status and instance_uuid.
+    """
     device, server = cell.table('pci_devices'), cell.table('instances')
     owner = sa.and_(server.c.uuid == device.c.instance_uuid, server.c.deleted == 0)
     query = (
@@ -156,7 +165,10 @@ def flavors(api: NovaDatabase, connection: Connection) -> dict[str, dict[str, st
 
 # --- for copying
 def copied(database: NovaDatabase, table: str) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions of the rows that are copied: of services only the computes, of other tables all rows."""
+    """Return the SQL conditions that select the rows of a table to copy.
+
+    From the table ``services`` only the rows of nova-compute are copied, from the other tables all rows.
+    """
     return (database.table('services').c.binary == COMPUTE,) if table == 'services' else ()
 
 

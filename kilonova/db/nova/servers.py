@@ -33,7 +33,7 @@ class NovaServer:
     """A server of Nova.
 
     Attributes:
-        instance: Its row in ``instances``, with the columns that decide.
+        instance: Its row in ``instances``, with the columns in ``_INSTANCE``.
         extra: Its row in ``instance_extra``, or None.
         system_metadata: Its system metadata, as a dict.
         volumes: Its rows in ``block_device_mapping`` whose destination is a volume.

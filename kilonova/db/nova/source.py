@@ -4,7 +4,8 @@
         for rows in database.batches(connection, 'instances', deleted=False):
             ...                                     # lists of dicts; columns that this release lacks are None
 
-A database is known by the revision of its schema. Every statement of one ``read`` sees the same state of the database.
+The release of Nova is determined from the revision of the database's schema. Every statement of one ``read`` sees the
+same state of the database.
 """
 
 from __future__ import annotations
@@ -171,9 +172,10 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         return found is not None and (column is None or column in found.c)
 
     def table(self, name: str) -> sa.Table:
-        """Return a table with the columns that both Nova and Kilonova have (and some that only Nova has).
+        """Return a table of this release of Nova as an SQLAlchemy table.
 
-        Raises KeyError if this release of Nova lacks the table.
+        It has the columns that Nova and Kilonova have, and the columns in ONLY_NOVA and ONLY_NOVA_COLUMNS. Raises
+        KeyError if this release of Nova lacks the table.
         """
         return self._tables[name]
 
@@ -257,7 +259,10 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         keys: Sequence[tuple[Any, ...]],
         *where: sa.ColumnElement[bool],
     ) -> set[tuple[Any, ...]]:
-        """Return those of the keys that rows of the table have. ``key`` has the names of their columns."""
+        """Return those of ``keys`` for which the table has a row that fulfils the conditions ``where``.
+
+        ``key`` are the names of the columns of a unique key. Each of ``keys`` is a tuple of values of these columns.
+        """
         source = self.table(table)
         columns = [source.c[name] for name in key]
         condition = columns[0].in_([one[0] for one in keys]) if len(key) == 1 else sa.tuple_(*columns).in_(keys)
@@ -283,7 +288,10 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
 
     # --- how it is opened
     def _wanted(self) -> dict[str, Sequence[str]]:
-        """Return {table: columns} of what is read where it exists."""
+        """Return {table: columns} with all tables and columns that Kilonova reads from Nova.
+
+        A release of Nova may lack some of them.
+        """
         tables = METADATA[self.schema].tables
         ours = {
             name: (*table.c.keys(), *ONLY_NOVA_COLUMNS.get(name, ()))
@@ -364,9 +372,11 @@ def _narrow(inspector: sa.Inspector, table: str, columns: Mapping[str, Any]) -> 
 
 
 def _reflected(name: str, wanted: Sequence[str], existing: Mapping[str, Any]) -> sa.Table:
-    """Return the table with those of the columns that exist. ``existing`` is {column: type}.
+    """Return the table ``name`` of Nova with those of the columns ``wanted`` that the database has.
 
-    The types are Kilonova's where it has the column. They read Nova's values, because the columns are the same.
+    ``existing`` is {column of the database: its type}. A column that Kilonova's table has, too, gets Kilonova's type,
+    so that its values are read as Kilonova reads them. Other columns, and columns of an enumeration type, are read as
+    integers or texts.
     """
     ours = next((metadata.tables[name] for metadata in METADATA.values() if name in metadata.tables), None)
 

@@ -91,8 +91,9 @@ def not_adopted(connection: sa.Connection) -> list[str]:
 def refuse_not_adopted(database: Database, connection: sa.Connection, server: str) -> None:
     """Raise HostNotAdopted if the server's host still runs nova-compute.
 
-    Runs one SQL statement, or none if ``database.all_adopted`` says that no host of the cell runs nova-compute. This
-    stays true while a daemon runs, because hosts are copied from Nova only while no daemon runs.
+    Runs no SQL statement if ``database.all_adopted`` is True (no host of the cell runs nova-compute), otherwise one or
+    two. Once ``all_adopted`` is True, it stays True for the life of the process, because hosts are copied from Nova
+    only while no daemon of Kilonova runs.
     """
     if database.all_adopted is None:
         database.all_adopted = connection.execute(_FIRST).first() is None
@@ -104,9 +105,10 @@ def refuse_not_adopted(database: Database, connection: sa.Connection, server: st
 
 
 def own_rows(database: Database, schema: Schema) -> str | None:
-    """Return the name of a table that has rows which only Kilonova's daemons write, or None if there is no such row.
+    """Return the name of the first table with a row that a daemon of Kilonova has written, or None if there is none.
 
-    Such a row shows that Kilonova has already used the database.
+    Only the tables in OWN are checked, and in a cell the table ``services``. Such a row shows that Kilonova has already
+    used the database.
     """
     with database.read() as connection:
         for name in OWN[schema]:

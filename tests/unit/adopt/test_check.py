@@ -347,7 +347,7 @@ def test_the_template_of_a_cells_url_is_filled_in(nova):
     nova.run('api', "UPDATE cell_mappings SET database_connection = '{scheme}:///{path}' WHERE uuid = ?", CELL0)
     assert checked(nova).releases.keys() == {'api', 'cell0', 'cell1'}
     nova.run('api', "UPDATE cell_mappings SET database_connection = '{scheme}://{port}' WHERE uuid = ?", CELL0)
-    with pytest.raises(cloud.NoNova, match=r'the database of cell cell0: .*port'):
+    with pytest.raises(cloud.NoNova, match=r'the database URL of cell cell0 cannot be used: .*port'):
         checked(nova)
 
 

@@ -147,7 +147,7 @@ def test_only_some_rows_are_printed(check):
 @pytest.mark.parametrize(
     ('words', 'said'),
     [
-        (['--accept', 'task-state'], "'task-state' cannot be accepted; one of evacuated, "),
+        (['--accept', 'task-state'], "'task-state' is no kind of obstacle that can be accepted; kinds: evacuated, "),
         (['--most', '0'], "'0' is no number from 1 to 100000"),
         (['--most', 'all'], "'all' is no number"),
     ],
