@@ -28,7 +28,7 @@ CODES: Mapping[int, Cause] = MappingProxyType(
         libvirt.VIR_ERR_INVALID_MAC: Cause.REQUEST,
         # The host has no free memory.
         libvirt.VIR_ERR_NO_MEMORY: Cause.HOST,
-        # Another daemon, a kernel module or a file system of the host does not permit the operation.
+        # Another daemon (such as polkit), the kernel or a file system of the host has denied libvirt an operation.
         libvirt.VIR_ERR_ACCESS_DENIED: Cause.HOST,
         libvirt.VIR_ERR_OPERATION_DENIED: Cause.HOST,
         libvirt.VIR_ERR_AUTH_FAILED: Cause.HOST,
@@ -45,7 +45,7 @@ CODES: Mapping[int, Cause] = MappingProxyType(
         libvirt.VIR_ERR_NO_STORAGE_VOL: Cause.HOST,
     }
 )
-# Error codes that mean that a device failed. The error text names the device if the guest has several.
+# Error codes that mean that a device failed. If the guest has several devices, the error text names the failed one.
 _OF_DEVICES = frozenset({libvirt.VIR_ERR_NO_NODE_DEVICE, libvirt.VIR_ERR_INVALID_NODE_DEVICE})
 
 # Error texts about the host as a whole. The host counts as the cause even if the text also names a device.
@@ -76,17 +76,21 @@ _UUID = re.compile(r'(?<![0-9a-f])[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{
 
 
 class Verdict(NamedTuple):
-    """The cause of an error, and the addresses or uuids of the devices that failed if the cause is a device."""
+    """The cause of an error. ``addresses`` are the devices that failed. It is empty unless the cause is a device.
+
+    A device is named by its PCI address or, if it is a mediated device, by its uuid.
+    """
 
     cause: Cause
     addresses: tuple[str, ...] = ()
 
 
 def judge(code: int, text: str, given: Iterable[str] = ()) -> Verdict:
-    """Return the cause of a libvirt error.
+    """Return the cause of a libvirt error that has the error code ``code`` and the error text ``text``.
 
-    ``given`` are the PCI addresses and uuids of the guest's devices. A device is the cause only if the text names one
-    of them, or if the text is about devices and the guest has exactly one. Unknown errors are attributed to the host.
+    ``given`` are the PCI addresses and uuids of the devices that are passed through to the guest. If the text is about
+    devices, the cause is each of these devices that the text names, or the guest's only device if the text names none.
+    Unknown errors are attributed to the host.
     """
     if code in CODES:
         return Verdict(CODES[code])

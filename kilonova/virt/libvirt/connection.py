@@ -1,13 +1,13 @@
-"""The connection to libvirt on one host, and queries to the hypervisor. Internally it is a pool of connections.
+"""The connection to libvirt on one host, and queries to the hypervisor.
 
     connection = Connection('qemu:///system', 'gpu1')
-    connection.listen(listener)            # events of guests, loss and return of the hypervisor
+    connection.listen(listener)            # calls it for events of guests, and if libvirt is lost or back
     guest = connection.find(uuid)          # None if there is no such domain
 
-Each call uses one connection exclusively, from a small pool of open connections. Several calls must not share a
-connection, for two reasons. When keepalive closes a connection, libvirt wakes only one of the calls that wait on it
-(observed with 9.0). And libvirtd reads no keepalive messages from a client that has five calls in progress. One
-additional connection receives events, and only the watchdog makes calls on it.
+A ``Connection`` object has a pool of libvirt connections. Each call takes one of them and uses it alone, for two
+reasons. When keepalive closes a libvirt connection, libvirt wakes only one of the calls that wait on it (observed with
+9.0). And libvirtd reads no keepalive messages from a client that has five calls in progress. One more libvirt
+connection receives events. Only the watchdog makes calls on this connection.
 
 The daemon may be restarted at any time. A call that loses its connection is repeated on a new one, so all calls must be
 safe to repeat. Keepalive detects a daemon that hangs completely: the calls in progress fail, and later calls fail at
@@ -55,8 +55,8 @@ PATIENCE = 3.0
 RETRY = 2.0
 # Number of unanswered keepalive messages after which libvirt closes a connection.
 KEEPALIVES = 3
-# Number of keepalive intervals after which a call of the watchdog counts as hung.
-# Keepalive closes a dead connection earlier. So if a call hangs this long, libvirtd answers nothing but keepalive.
+# A call of the watchdog counts as hung after this number of keepalive intervals, which is more than KEEPALIVES.
+# Keepalive closes a connection to a dead libvirtd before HUNG_AFTER ends. So a hung call means that libvirtd is alive.
 HUNG_AFTER = KEEPALIVES + 2
 # Maximum number of libvirt calls that are in progress at the same time.
 # CALLS is less than eventlet's number of native threads, so that some threads are left for other code.
@@ -157,7 +157,8 @@ class Connection:
                     self._lost_at = time.monotonic()
                     raise HypervisorUnavailable(host=self.name, reason=str(error)) from error
         except HypervisorUnavailable:
-            if not again or self._lost_at == lost_at:  # no connection was lost, because none could be opened
+            # If ``_lost_at`` is unchanged, no connection was lost. None could be opened, so a repetition is useless.
+            if not again or self._lost_at == lost_at:
                 raise
             return self.do(act, again=False)
 

@@ -82,9 +82,10 @@ class SerialPorts:
         return self._held
 
     def _free(self, others: set[int]) -> Iterator[int]:
-        """Yield free ports except ``others``, beginning after the port that was assigned last.
+        """Yield the free TCP ports of the configured range, beginning after the port that was assigned last.
 
-        A released port is therefore reused as late as possible.
+        ``others`` are ports that servers of this host already have, so they are skipped. After the end of the range the
+        search continues at its beginning. So a released port is reused as late as possible.
         """
         ports = self._range
         begin = self._next - ports.start

@@ -112,7 +112,11 @@ def standard(found: Measured, instance: objects.Instance, hypervisor: str) -> ob
 
 
 def _used(found: Measured) -> int:
-    """Return the used memory in MiB: as the guest's balloon reports it, else the current memory of the guest."""
+    """Return the memory that the guest's system uses, in MiB.
+
+    If the guest's balloon driver reports available and unused memory, this is the difference. Otherwise it is all
+    memory that the guest has now.
+    """
     if {'available', 'unused'} <= found.memory.keys():
         return (found.memory['available'] - found.memory['unused']) // 1024
     return found.memory_now // 1024

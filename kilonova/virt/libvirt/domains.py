@@ -182,10 +182,10 @@ class Domains:
         ).volumes
 
     def volume_disk(self, instance: objects.Instance, image_meta: ImageMeta, given: GuestVolume, guest: Guest) -> str:
-        """Return the XML of the disk for the connected volume ``given`` in an existing guest.
+        """Return the <disk> element, as XML, for the connected volume ``given`` in the existing guest ``guest``.
 
-        The disk gets the volume's device name, or a free name if another disk has this name. Raises TooManyDiskDevices
-        if no name is free, and UnsupportedHardware for an unknown bus.
+        The disk gets the volume's recorded device name, such as 'vdb', or a free name if another disk of the guest has
+        this name. Raises TooManyDiskDevices if no name is free, and UnsupportedHardware for an unknown bus.
         """
         spec = replace(self._bare(instance, image_meta), volumes=(given,))
         texts = guest.xml(), guest.call('XMLDesc', libvirt.VIR_DOMAIN_XML_INACTIVE)
@@ -267,7 +267,7 @@ class Domains:
 
     def _note(self, instance: objects.Instance, guest: Guest, tagged: Mapping[str, str], vifs: Iterable[Vif]) -> None:
         told = tags.told(vifs)
-        # Without tagged devices, the metadata is still written again if an earlier call wrote addresses of devices.
+        # If no device is tagged any more, the ``device_metadata`` of an earlier call must be emptied.
         if tagged or told or getattr(instance, 'device_metadata', None) is not None:
             instance.device_metadata = tags.places(ElementTree.fromstring(guest.xml()), tagged, told)
 
@@ -329,11 +329,11 @@ class Domains:
         return guest is not None
 
     def forget_if_made(self, uuid: str) -> None:
-        """Remove the domain, its TCP ports and its plugged ports, if an undone operation has made them on this host.
+        """Undo an operation on this host: remove the domain, its TCP ports and its plugged ports, if they exist.
 
-        A server's directory is created before its domain and deleted after it, so a server without a directory has no
-        domain, and libvirt is not needed. Raises HypervisorUnavailable if libvirt does not answer and the server has a
-        directory on this host.
+        A server's directory is created before its domain and deleted after it. So if libvirt does not answer, but the
+        server has no directory on this host, there is no domain to remove. Raises HypervisorUnavailable if libvirt does
+        not answer and the server has a directory on this host.
         """
         try:
             if self.forget(uuid):
@@ -351,7 +351,7 @@ class Domains:
 
 
 def _targets(xml: str, but: str) -> set[str]:
-    """Return the device names of a domain's disks, without the name of the volume whose id is ``but``."""
+    """Return the device names ('vda', 'vdb') of a domain's disks. ``but`` is the id of a volume that is left out."""
     return {
         target.get('dev', '')
         for disk in ElementTree.fromstring(xml).iterfind('devices/disk')

@@ -105,7 +105,7 @@ class Guest:
         try:
             self.call('managedSave', 0)
         except libvirt.libvirtError as error:
-            # Ignore the error if the memory is saved: only a second call after a lost connection has failed.
+            # Ignore the error if the memory is saved: the first call's answer was lost, and only its repetition failed.
             if self.is_active() or not self.is_saved():
                 raise GuestFailed(act='save', uuid=self.uuid, reason=str(error)) from error
 
@@ -237,7 +237,7 @@ class Guest:
         except libvirt.libvirtError as error:
             if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
                 LOG.warning('The disk cannot be copied while the guest runs: %s', error, instance_uuid=self.uuid)
-            # If the copy is running, only a second call after a lost connection has failed.
+            # If the copy is running, the first call has started it: its answer was lost, only its repetition failed.
             return self.is_copying(target)
         return True
 
@@ -269,7 +269,8 @@ class Guest:
             try:
                 self.call('abortJob')
             except libvirt.libvirtError as error:
-                if not self._gone(error):  # no error if the copy has just ended
+                # Ignore the error if it means that there is no job to abort: the copy has just ended.
+                if not self._gone(error):
                     raise GuestFailed(act='end the disk copy of', uuid=self.uuid, reason=str(error)) from error
             time.sleep(0.1)
 

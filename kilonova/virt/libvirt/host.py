@@ -147,8 +147,9 @@ class LibvirtHost:
     def capabilities(self) -> HostCapabilities:
         """The host's capabilities, as libvirt reports them.
 
-        Raises HypervisorUnavailable if libvirt has no emulator for the host's architecture. The error may be temporary:
-        a libvirt that failed to examine the emulator tries again only when its capabilities are read again.
+        Raises HypervisorUnavailable if libvirt has no emulator for the host's architecture. This may be temporary: if
+        libvirt could not examine the emulator, it tries it again when the capabilities are read the next time. So the
+        error is not cached.
         """
         found = parse(self._libvirt.capabilities_xml(), test=self._libvirt.is_test)
         if found.arch not in dict(found.guests):

@@ -1,9 +1,9 @@
 """The backing chain of a disk of a running guest: read the chain, add a file to it, merge files of it.
 
     files(guest.xml(), 'vdb')                       # ['/mnt/…/volume-1.s2', '/mnt/…/volume-1.s1', '/mnt/…/volume-1']
-    switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # the guest writes to this file, which reads from the first one
-    merge(guest, 'vdb', Merge('volume-1.s1', 'volume-1'), check)
-    take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch, and keep the data written since the switch
+    switch(guest, 'vdb', '/mnt/…/volume-1.s3')      # the guest now writes to s3, whose backing file is s2
+    merge(guest, 'vdb', Merge('volume-1.s1', 'volume-1'), check)    # write the data of s1 into volume-1
+    take_back(guest, 'vdb', '/mnt/…/volume-1.s2', check)    # undo switch: write the data of s3 into s2, and use s2
 
 The guest writes to the first file of the chain. What a file does not contain is read from the next file of the chain.
 The functions use libvirt's external snapshots and block jobs. A block job that an earlier process of this service began
@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 _LOOK = 0.5
 # Time limit in seconds for a block job. The volume service has the same time limit.
 MOST = 7200.0
-# Flags for a snapshot to a file that exists already. libvirt keeps no record of the snapshot.
+# Flags for a snapshot whose overlay file already exists, and of which libvirt stores no metadata.
 _SWITCH = (
     libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY
     | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA
@@ -114,7 +114,7 @@ def switch(guest: Guest, target: str, path: str, must_freeze: bool = False) -> N
             )
             guest.call('snapshotCreateXML', xml, _SWITCH)
     except libvirt.libvirtError as error:
-        # Ignore the error if the snapshot exists: only a second call after a lost connection has failed.
+        # Ignore the error if the snapshot exists: the first call's answer was lost, and only its repetition failed.
         if not _is_first(guest, target, path):
             raise GuestFailed(act=f'take a snapshot of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 
@@ -157,10 +157,10 @@ def merge(guest: Guest, target: str, wanted: Merge, check: Check) -> None:
 
 
 def take_back(guest: Guest, target: str, path: str, check: Check) -> None:
-    """Undo ``switch``: merge the first file into its backing file ``path``, and make the guest write to ``path`` again.
+    """Undo ``switch``: commit the overlay that the guest writes to into its backing file ``path``, and pivot to it.
 
-    Raises GuestFailed if the merge fails, and whatever ``check()`` raises. After an error the guest still writes to the
-    first file.
+    Raises GuestFailed if the block commit fails, and whatever ``check()`` raises. After an error the guest still writes
+    to the overlay.
     """
 
     def begin() -> None:
@@ -193,8 +193,8 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
     """
     act, begun, end = f'merge files of disk {target} of', False, time.monotonic() + MOST
     while True:
-        # Call ``works`` before ``is_done``, because the job may end between the two calls.
-        # If ``is_done`` were first, a job that ends between the calls would seem neither done nor running, so failed.
+        # ``works`` returns whether libvirt still runs the job, ``is_done`` whether the chain has the job's result.
+        # ``works`` must be called first: a job that ends between the two calls is then found done, and not failed.
         is_working = works(guest, target)
         if is_done():
             return
@@ -204,7 +204,7 @@ def _work(guest: Guest, target: str, begin: Callable[[], object], is_done: Calla
             try:
                 begin()
             except libvirt.libvirtError as error:
-                # Ignore the error if the job runs or is done: only a second call after a lost connection has failed.
+                # Ignore the error if the job runs or is done: the answer to the first call was lost, the second failed.
                 if not works(guest, target) and not is_done():
                     raise GuestFailed(act=act, uuid=guest.uuid, reason=str(error)) from error
             begun = True

@@ -35,7 +35,7 @@ def begin(guest: Guest, target: str, disk: str) -> bool:
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
             return False
-        # Ignore the error if the copy is running: only a second call after a lost connection has failed.
+        # Ignore the error if the copy is running: the first call's answer was lost, and only its repetition failed.
         if state(guest.xml(), target) is None:
             raise GuestFailed(act=f'copy disk {target} of', uuid=guest.uuid, reason=str(error)) from error
     return True
@@ -70,7 +70,7 @@ def end(guest: Guest, target: str) -> None:
         if state(guest.xml(), target) is not None:
             guest.call('blockJobAbort', target, 0)
     except libvirt.libvirtError as error:
-        # libvirt also refuses to end a copy that has just ended, so an error is raised only if the copy still exists.
+        # Ignore the error if there is no copy job to end any more: the job has just ended, or the guest has stopped.
         if guest.is_active() and state(guest.xml(), target) is not None:
             raise GuestFailed(act=f'end the copy of disk {target} of', uuid=guest.uuid, reason=str(error)) from error
 

@@ -1,6 +1,6 @@
 """Find out which of a server's PCI devices are its ports (functions of SR-IOV network cards).
 
-    given, of_ports = split(instance, pci_devices)     # the guest's PCI devices, and the devices of the server's ports
+    given, of_ports = split(instance, pci_devices)     # devices for <hostdev> elements, and devices of ports
 
 The module also sets the trust mode of these functions and finds their network interfaces on the host.
 """
@@ -32,7 +32,7 @@ def split(instance: objects.Instance, pci_devices: Iterable[objects.PciDevice]) 
     """
     requests = requests_of_ports(getattr(instance, 'pci_requests', None))
     ids, devices = {request.request_id for request in requests}, list(pci_devices)
-    # An accelerator (of Cyborg) for a port has no PCI request. It is recognised by the address in the port's binding.
+    # The device of a port with a Cyborg accelerator has no PCI request. The port's binding has the device's address.
     accelerated = {vif.slot for vif in instance.vifs if vif.vnic_type in ACCELERATED}
     of_ports = [
         device for device in devices if getattr(device, 'request_id', None) in ids or device.address in accelerated
@@ -68,9 +68,10 @@ def trust(instance: objects.Instance, vifs: Iterable[Vif], held: Mapping[str, Pc
             raise InterfaceUnsupported(
                 port=vif.id,
                 type=(
-                    f'{vif.type} on {vif.slot}, which cannot be trusted: its device_spec does not have trusted=true, '
-                    f'its '
-                    'physical function has no network interface, or ports of this type are never trusted'
+                    f'{vif.type} on {vif.slot} in trusted mode, which this host cannot set: the device_spec of the '
+                    f'function does '
+                    'not have trusted=true, the physical function has no network interface, or ports of this type '
+                    'have no trusted mode'
                 ),
             )
 
@@ -95,10 +96,11 @@ def _say(instance: objects.Instance, function: Virtual, wanted: bool) -> None:
 
 
 def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> dict[str, str]:
-    """Return a dict from the address of a port's PCI function to the host's device by which the guest uses it.
+    """Return a dict from the PCI address of a port's function to the network interface or file that the guest gets.
 
-    This device is the network interface for a macvtap port and the vhost-vdpa file for a vDPA port. Functions of other
-    ports are left out. libvirt is not called if there are no such ports.
+    For a macvtap port, the value is the name of the function's network interface on the host ('enp1s0f0v1'). For a vDPA
+    port, it is the path of the function's vhost-vdpa file ('/dev/vhost-vdpa-0'). Functions of other ports are left out.
+    libvirt is called only if there are macvtap or vDPA ports.
     """
     kinds = {vif.slot: vif.vnic_type for vif in vifs if vif.vnic_type in BEHIND}
     wanted = {pci.node_name(device.address): device.address for device in devices if device.address in kinds}
@@ -112,9 +114,10 @@ def ends(connection: Connection, vifs: Iterable[Vif], devices: Iterable[objects.
 
 
 def names(vifs: Iterable[Vif], devices: Iterable[objects.PciDevice]) -> list[str]:
-    """Return the identifiers of the devices that must be plugged in again when a suspended guest is resumed.
+    """Return the identifiers of the devices that a suspend unplugs from the guest and a resume plugs in again.
 
-    An identifier is the address of a device, or the MAC address of a vDPA port.
+    ``vifs`` are the server's ports, and ``devices`` its PCI and mediated devices. An identifier is the address of a
+    device, or the MAC address of a vDPA port. Macvtap ports stay plugged in, so they are left out.
     """
     behind = {vif.slot: vif for vif in vifs if vif.vnic_type in BEHIND}
     return [device.address for device in devices if device.address not in behind] + [

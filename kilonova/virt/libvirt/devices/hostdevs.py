@@ -62,9 +62,10 @@ def _mediated(device: PciDevice) -> MediatedDevice:
 
 
 def given_to(domain: ElementTree.Element) -> list[str]:
-    """Return the sorted addresses of the PCI functions and uuids of the mediated devices in a domain's XML.
+    """Return the addresses of the PCI functions and the uuids of the mediated devices in a domain's XML, sorted.
 
-    NVMe disks that QEMU drives itself are included, because they are PCI functions, too.
+    They are in <hostdev> elements, in <interface type='hostdev'> elements, and in <disk type='nvme'> elements, which
+    are NVMe disks that QEMU drives itself.
     """
     disks = domain.iterfind("./devices/disk[@type='nvme']/source/address")
     return sorted({*of_host(domain), *map(pci.address_of, disks)})
@@ -85,7 +86,11 @@ class LibvirtDevices:
 
     @translated
     def unusable(self, devices: Iterable[PciDevice]) -> dict[str, str]:
-        """Return a dict from address to reason for the devices that exist but that no guest can use now."""
+        """Return a dict from address to reason, for the devices that the host has, but that no guest can use now.
+
+        The reason is a text. Either the function's vGPU type is not set or is not the one that the device had, or the
+        function does not answer any more (it has fallen off the PCI bus).
+        """
         found = {}
         for device in devices:
             info, function = device.extra_info or {}, device.parent_addr if device.dev_type == MDEV else device.address
@@ -100,18 +105,19 @@ class LibvirtDevices:
     def related(self, devices: Iterable[PciDevice]) -> dict[str, frozenset[str]]:
         """Return, for each device, the addresses that no other guest may have while a guest has the device.
 
-        The result is a dict from the device's address to a set. The set has the device's own address and, for example,
-        the addresses of its physical function and of the functions of its IOMMU group.
+        The result is a dict from the device's address to a set of addresses. For a PCI function, the set has the
+        function itself, its physical function, its virtual functions, its IOMMU group, and their mediated devices. For
+        a mediated device, it has the device itself, its parent, and the parent's physical function.
         """
         wanted = list(devices)
         made = self._mediated.by_parent() if any(device.dev_type != MDEV for device in wanted) else {}
         return {device.address: frozenset({device.address, *self._family(device, made)}) for device in wanted}
 
     def _family(self, device: PciDevice, made: Mapping[str, Collection[str]]) -> Iterator[str]:
-        """Yield the addresses of the devices that cannot be given to another guest while a guest has ``device``.
+        """Yield the addresses of the devices that share hardware with ``device``, as ``related`` describes them.
 
-        The address of ``device`` itself is not among them. ``made`` is a dict of the existing mediated devices. Its
-        keys are libvirt's names of PCI functions. Each value holds the uuids of the function's mediated devices.
+        The address of ``device`` itself is not among them. ``made`` is a dict from libvirt's name of a PCI function
+        ('pci_0000_08_00_0') to the uuids of the mediated devices that exist on the function.
         """
         if device.dev_type == MDEV:
             yield device.parent_addr

@@ -31,7 +31,8 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks whether a device was released.
 _LOOK = 0.2
-# Seconds until a busy guest gets an unplug request again. A PCI slot of a q35 machine is busy for 5 s after a change.
+# Seconds until an unplug request is repeated, if QEMU has refused it because the guest is busy.
+# After a device was plugged or unplugged, the PCI Express slot of a q35 guest is busy for 5 s.
 _BUSY = 5.0
 _BUSY_WORDS = 'guest is busy'
 _ASKED_WORDS = 'already in the process of unplug'
@@ -177,7 +178,7 @@ def _detach(guest: Guest, device: str) -> UnplugResult:
         if _BUSY_WORDS in said:
             LOG.debug('The guest is busy; the unplug request is sent again: %s', said, instance_uuid=guest.uuid)
             return UnplugResult.BUSY
-        # Ignore errors which say that the unplug was already requested, or that the guest has released the device.
+        # Ignore errors that mean that the guest has already released the device, or was already asked to release it.
         if code not in (libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED) and _ASKED_WORDS not in said:
             raise GuestFailed(act='detach a device from', uuid=guest.uuid, reason=said) from error
     return UnplugResult.YES

@@ -99,10 +99,10 @@ def targets(xml: str) -> dict[str | None, str | None]:
 
 
 def place(disk: str) -> tuple[str | None, ...]:
-    """Return the values of a <disk> element that identify the storage of the disk.
+    """Return a tuple that identifies the storage of a <disk> element: two disks with equal tuples use the same storage.
 
-    The values are the disk's type, and the attributes protocol, name, file and dev of its <source>. A missing value is
-    None.
+    The tuple has the disk's type, and the attributes protocol, name, file and dev of its <source>. A missing value is
+    None, as in ('block', None, None, None, '/dev/sdb').
     """
     element = ElementTree.fromstring(disk)
     source = element.find('source')
@@ -151,7 +151,11 @@ def of_host(domain: ElementTree.Element) -> dict[str, ElementTree.Element]:
 
 
 def of_port(vif: Vif) -> tuple[ElementKind, str]:
-    """Return the kind of XML element that a port is in its guest's domain, and the name that identifies the element."""
+    """Return the element that describes a port in its guest's domain XML: the element's kind and its name.
+
+    The kind is FUNCTIONS (<hostdev>) or CARDS (<interface>). Depending on the port's binding, the name is a PCI
+    address, a MAC address, the path of a vhost-user socket, or the name of a tap device.
+    """
     if vif.is_device:
         return FUNCTIONS, vif.slot or ''
     if vif.vnic_type in BEHIND or vif.type == ON_INTERFACE:

@@ -218,7 +218,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceLookupByName(name).create())
         except libvirt.libvirtError:
-            # Ignore the error if the device is active: only a second call after a lost connection has failed.
+            # Ignore the error if the device is active: the first call's answer was lost, only its repetition failed.
             if not self._is_active(name):
                 raise
 
@@ -227,7 +227,7 @@ class LibvirtMdevs:
         try:
             self._libvirt.do(lambda connection: connection.nodeDeviceCreateXML(xml, 0))
         except libvirt.libvirtError:
-            # Ignore the error if the device is active: only a second call after a lost connection has failed.
+            # Ignore the error if the device is active: the first call's answer was lost, only its repetition failed.
             name = self._name(device)
             if name is None or not self._is_active(name):
                 raise

@@ -113,10 +113,11 @@ def discover(node_devices: Iterable[str], root: str | None = None) -> list[dict[
 
 @dataclass(frozen=True)
 class Family:
-    """Addresses of the functions that are related to a PCI function.
+    """Addresses of the PCI functions that are related to one PCI function.
 
-    ``parent_addr`` is its physical function, ``virtual`` are its virtual functions, and ``group`` are the functions of
-    its IOMMU group.
+    ``parent_addr`` is the physical function of a virtual function, and None for all other functions. ``virtual`` are
+    the virtual functions of a physical function. ``group`` are the functions of the IOMMU group, including the function
+    itself.
     """
 
     parent_addr: str | None
@@ -216,9 +217,9 @@ def _add_own(device: dict[str, Any], network: _Network) -> None:
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
     """Add data of the physical function ``parent`` to the dict of its virtual function ``device``.
 
-    The data are the interface's name and MAC address, the switchdev flag, and the number of the virtual function. The
-    number is the function's index in ``siblings``, the addresses of all virtual functions of ``parent``. Do nothing if
-    ``parent`` is None.
+    The data are the interface's name and MAC address, the switchdev flag, and the number of the virtual function.
+    ``siblings`` are the addresses of all virtual functions of ``parent`` in the order of their numbers, so the number
+    is the function's index in this list. Do nothing if ``parent`` is None.
     """
     if parent is None:
         return
@@ -231,10 +232,10 @@ def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[
 
 
 def _own_interface(known: list[_Network], root: str) -> _Network:
-    """Return the physical function's own interface, which is one of its interfaces ``known``.
+    """Return a PCI function's own network interface. ``known`` are all network interfaces that the function has.
 
-    If the card is a switch, ``known`` also has interfaces of the switch's other ports (representors). ``root`` is the
-    directory of sysfs.
+    If the card is in switchdev mode, ``known`` also has the representors of the card's virtual functions. A
+    representor is recognized by the file phys_port_name of the interface in sysfs, whose directory is ``root``.
     """
     return next((one for one in known if len(known) == 1 or not sysfs.is_representor(one.name or '', root)), known[0])
 

@@ -16,7 +16,7 @@ from kilonova.objects.volume import AttachedVolume
 from kilonova.virt.libvirt.devices.hotplug_xml import VOLUMES, of_port
 from kilonova.virt.libvirt.domain.guest import GuestDisk
 
-# A dict from bus to the attributes of libvirt's <address> that identify a disk. Disks of these buses aren't on PCI.
+# For a disk on one of these buses, the attributes of libvirt's <address> that form its address in the guest's metadata.
 _DRIVES = {'scsi': ('controller', 'bus', 'target', 'unit'), 'ide': ('bus', 'unit')}
 
 
@@ -40,10 +40,10 @@ def told(vifs: Iterable[Vif]) -> list[Vif]:
 
 
 def _vlan(vif: Vif) -> int | None:
-    """Return the VLAN of an interface if the guest's metadata must contain it, otherwise None.
+    """Return the VLAN of a port that is passed through to the guest as a PCI function. Return None for other ports.
 
-    The metadata contains the VLAN of PCI functions that are passed through to the guest. The host sets the VLAN of a
-    virtual function. The guest itself must set the VLAN of a physical function.
+    The guest's metadata contains the VLAN of a physical function, because the guest must set it, and the VLAN of a
+    virtual function, although the host has set it.
     """
     return vif.vlan if vif.vnic_type in (DIRECT, PHYSICAL, *ACCELERATED) else None
 

@@ -114,7 +114,7 @@ class OsConfigurator:
         if not known or machine is None:
             return
         if machine not in known:
-            # The message lists only machine types without a version number, because there are many with a version.
+            # The message lists only machine types without a version (q35), as there are many with one (pc-q35-7.2).
             raise NotOnThisHost(
                 name='hw_machine_type',
                 value=machine,
@@ -175,7 +175,7 @@ class FeaturesConfigurator:
             domain.features.append(node('apic'))
         domain.features.append(node('vmcoreinfo'))
         if guest.iommu == tuning.INTEL:
-            # The guest's IOMMU remaps interrupts. This needs an interrupt controller in QEMU, not in the host's kernel.
+            # The interrupt remapping of the guest's Intel IOMMU needs an I/O APIC in QEMU instead of the one in KVM.
             domain.features.append(node('ioapic', driver='qemu'))
         hidden = any(
             guest.asks(spec, 'img_hide_hypervisor_id') for spec in ('hw:hide_hypervisor_id', 'hide_hypervisor_id')

@@ -56,11 +56,12 @@ class CpuConfigurator:
                 name='hw:maxphysaddr_mode',
                 value=addresses.mode,
                 reason=(
-                    f'with cpu_mode {mode} it must be {" or ".join(sorted(settings.address_spaces)) or "left out"}'
+                    f'with [libvirt]cpu_mode {mode} the host accepts only '
+                    f'{" or ".join(sorted(settings.address_spaces)) or "guests without this property"}'
                 ),
             )
         if settings.domain_type not in ('kvm', 'qemu'):
-            # libvirt's test driver supports no CPU models, so <cpu> is written only for a topology or an address width.
+            # libvirt's test driver has no CPU models, so it gets <cpu> only for a requested topology or address width.
             if limits.liked or threads is not None or addresses is not None:
                 domain.cpu = Cpu(**parts, addresses=addresses)
             return
@@ -80,7 +81,8 @@ def _model(guest: GuestSpec) -> str:
     """Return the first CPU model of [libvirt]cpu_models that has all required CPU features.
 
     Flavor and image require features by traits such as trait:HW_CPU_X86_AVX2. A feature in
-    [libvirt]cpu_model_extra_flags need not be part of the model. Raises NotOnThisHost if no model has all features.
+    [libvirt]cpu_model_extra_flags may be missing in the model, because the flag adds it to the guest's CPU. Raises
+    NotOnThisHost if no model has all features.
     """
     settings = guest.settings
     needed = cpu_features.wanted(guest.required_traits) - {
@@ -97,9 +99,10 @@ def _model(guest: GuestSpec) -> str:
 
 
 def _threads(guest: GuestSpec) -> int | None:
-    """Return how many of the guest's vCPUs are pinned to threads of one host core.
+    """Return the number of threads for each core of the guest: how many vCPUs are pinned to each host core.
 
-    Return None if no vCPUs are pinned to threads of a common core, or if the number differs between NUMA cells.
+    Return None if no two vCPUs are pinned to threads of one host core, or if the number differs between the guest's
+    NUMA cells.
     """
     cells = guest.topology.cells if guest.topology is not None else ()
     found = {cell.cpu_topology.threads if cell.cpu_topology is not None else None for cell in cells}
@@ -135,7 +138,7 @@ class PlaceConfigurator:
             priority=guest.settings.realtime_priority,
         )
         domain.numatune = NumaTune({number: cell.id for number, cell in enumerate(cells)})
-        # All cells have the same page size. Large pages are shared, so that a vhost-user switch can map them.
+        # All cells have the same page size. Memory in large pages is shared, so that a vhost-user switch can map it.
         size = cells[0].pagesize
         domain.cpu = domain.cpu or Cpu(sockets=guest.flavor.vcpus)
         domain.cpu.cells = [

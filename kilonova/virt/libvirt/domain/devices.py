@@ -185,8 +185,8 @@ class IommuConfigurator:
     def _intel(self, guest: GuestSpec) -> dict[str, str]:
         """Return the attributes of this guest's Intel IOMMU.
 
-        If the guest gets a device of the host, caching_mode makes the host notice which memory the guest maps for the
-        device. A guest with more than 255 vCPUs needs extended interrupts (eim).
+        With caching_mode, QEMU sees each mapping that the guest makes in its IOMMU, and makes the same mapping in the
+        host's IOMMU for passed-through devices. A guest with more than 255 vCPUs needs extended interrupts (eim).
         """
         many = {'eim': 'on'} if guest.flavor.vcpus > _MOST_PLAIN_INTERRUPTS else {}
         return {'intremap': 'on', 'caching_mode': 'on', **many, 'iotlb': 'on', 'aw_bits': '48'}
@@ -261,7 +261,7 @@ class HostdevConfigurator:
 class WatchdogConfigurator:
     """Writes the guest's watchdog device into the domain XML: an Intel 6300ESB.
 
-    This model is a PCI device, and guests with each supported machine type (pc, q35, arm) have drivers for it.
+    The model is the same for all machine types (pc, q35, arm), because each of them has PCI and can have this device.
     """
 
     def configure(self, guest: GuestSpec, domain: Domain) -> None:

@@ -45,9 +45,9 @@ class Layout(NamedTuple):
 
 
 def places(guest: GuestSpec) -> list[Place]:
-    """Return the guest's own disks with bus and device name, in their order.
+    """Return the bus and the device name of each disk of the guest that is not a volume.
 
-    Raises UnsupportedHardware for an unknown bus.
+    The disks are in the order of ``guest.disks``. Raises UnsupportedHardware for an unknown bus.
     """
     return layout(guest).own
 
@@ -142,7 +142,8 @@ def bus_of(guest: GuestSpec, device: str, asked: str | None) -> str:
     """Return the bus of a device that is a 'disk', 'cdrom', 'floppy' or 'lun'.
 
     ``asked`` is the bus that the user requested, or None. Raises UnsupportedHardware if no host supports the device on
-    the bus. Raises NotOnThisHost if the default machine type of this host does not support it, but another host may.
+    the bus. Raises NotOnThisHost if only the machine type lacks the bus, and the image does not name the machine type:
+    another host may have another default machine type, which has the bus.
     """
     if device == 'cdrom':
         default = (

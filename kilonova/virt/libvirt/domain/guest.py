@@ -25,7 +25,7 @@ from kilonova.virt.parts.disks import ImageMeta
 X86 = ('x86_64', 'i686')
 # The default machine type of each architecture, used if neither the image nor [libvirt]hw_machine_type set one.
 MACHINES = {'x86_64': 'pc', 'i686': 'pc', 'aarch64': 'virt', 'armv7l': 'virt', 's390x': 's390-ccw-virtio'}
-# Prefixes of the names of image properties that ``GuestSpec.properties`` converts to their types.
+# ``GuestSpec.properties`` reads only the image properties whose names begin with one of these texts.
 _TYPED = ('hw_cpu_', 'hw_locked_memory', *board.PROPERTIES)
 
 
@@ -154,7 +154,7 @@ class GuestSettings:
     cells: Mapping[int, frozenset[int]] = field(default_factory=dict)
     # The host's smallest page size in KiB.
     small_page: int = 4
-    # The device models that this host supports for its guests. Empty means that they are not known.
+    # The video models that this host supports. Empty if they are not known; then every model of QEMU is accepted.
     video_models: frozenset[str] = frozenset()
     models: DeviceModels = field(default_factory=DeviceModels)
     # The values of hw:maxphysaddr_mode (width of guests' physical addresses) that this host supports.
@@ -202,7 +202,7 @@ class GuestSpec:
     # Paths of the kernel and the ramdisk on the host. A ramdisk without a kernel is ignored.
     kernel: str | None = None
     ramdisk: str | None = None
-    # The rescue image's kernel command line, or '' for the default. None means the command line of the server's image.
+    # Only in a rescue: the rescue image's kernel command line, or ''. If None, the server's own image sets the line.
     command_line: str | None = None
 
     @property

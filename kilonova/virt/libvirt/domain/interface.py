@@ -1,8 +1,11 @@
 """Write a guest's network cards into its domain XML, one for each port of the server.
 
-There are three kinds of cards. A card of the first kind is plugged into a bridge of the host by libvirt. A card of the
-second kind is connected to the socket of a user-space switch. A card of the third kind is a function of one of the
-host's network devices (SR-IOV).
+A card is one of the following:
+
+- a tap device, which libvirt plugs into a bridge of the host or an agent connects
+- a vhost-user card, which is connected to the socket of a switch in user space
+- a macvtap device on a network interface of the host
+- a function of an SR-IOV network card: passed through to the guest, or used through macvtap or vDPA
 """
 
 from __future__ import annotations
@@ -118,7 +121,7 @@ def _plugged(guest: GuestSpec, vif: Vif) -> InterfaceElement:
         mtu=vif.mtu,
         queues=_queues(guest) if is_virtio else None,
         packed=is_virtio and guest.tuning.packed_ring,
-        # Offloads must be off: Open vSwitch in user space (netdev) does not compute checksums that a guest left out.
+        # Switch checksum offload off for Open vSwitch in user space (netdev), which does not compute the checksums.
         offloads=not (is_virtio and vif.details.get('datapath_type') == 'netdev'),
     )
 
@@ -138,7 +141,7 @@ def _check_virtio(guest: GuestSpec, vif: Vif) -> None:
     model = _model(guest)
     if model != 'virtio':
         said = '' if vif.vnic_type == 'normal' else f' for vnic_type {vif.vnic_type}'
-        raise InterfaceUnsupported(port=vif.id, type=f'{vif.type}{said}, which hw_vif_model {model} does not support')
+        raise InterfaceUnsupported(port=vif.id, type=f'{vif.type}{said} with hw_vif_model {model}, but needs virtio')
 
 
 def _queues(guest: GuestSpec) -> int | None:
@@ -160,7 +163,7 @@ def _function(guest: GuestSpec, vif: Vif) -> FunctionInterface | MacvtapInterfac
     """
     function = guest.functions.get(vif.slot or '')
     if function is None:
-        # A port's device must be allocated to the server. ``Host.check_devices`` checks this for all other devices.
+        # A port's binding names its PCI function. Refuse a function that is not allocated to the server.
         raise errors.KilonovaError(
             f'Port {vif.id} is bound to device {vif.slot}, which is not allocated to instance '
             f'{guest.instance.uuid} on this host.'

@@ -83,7 +83,10 @@ def disk(guest: GuestSpec, given: GuestVolume, bus: str, target: str) -> VolumeD
 
 
 def origin(given: GuestVolume, settings: GuestSettings) -> str:
-    """Return XML that says where QEMU on this host finds a volume: a <disk> with only type, <source> and <auth>."""
+    """Return a <disk> element, as XML, with only the type, <source> and <auth> of a volume on this host.
+
+    In a live migration to this host, the source host puts these values into the guest's XML.
+    """
     type_, source, auth = _source(given, settings)
     return to_text(node('disk', auth, source, type=type_))
 

@@ -115,10 +115,11 @@ def _address_space(element: ElementTree.Element | None) -> dict[str, Any] | None
 
 @dataclass(frozen=True)
 class GuestCapabilities:
-    """The hardware that guests of the host's architecture can have on its machine types.
+    """The hardware that guests can have on this host with one or with several machine types.
 
-    The hardware includes disk buses, video models, graphics servers, firmware and other devices. ``has_address_spaces``
-    is True if the width of the guests' physical addresses can be set.
+    It includes disk buses, video models, graphics servers, firmware and other devices. With several machine types, the
+    hardware of at least one of them is included. ``has_address_spaces`` is True if libvirt can set the width of a
+    guest's physical addresses.
     """
 
     buses: frozenset[str] = frozenset()
@@ -130,7 +131,7 @@ class GuestCapabilities:
     has_address_spaces: bool = False
 
     def __or__(self, other: GuestCapabilities) -> GuestCapabilities:
-        """Return the combined capabilities of two machine types of one host."""
+        """Return the union of the capabilities of two machine types: what at least one of them supports."""
         return replace(
             self,
             buses=self.buses | other.buses,
@@ -142,9 +143,9 @@ class GuestCapabilities:
 
 
 def of_guests(connection: Connection, arch: str, virt_type: str, machines: set[str]) -> GuestCapabilities:
-    """Return the capabilities that libvirt reports for guests of these machine types, combined for all of them.
+    """Return the hardware that guests can have with at least one of the machine types ``machines``.
 
-    If libvirt reports nothing, as its test driver does, the usual capabilities of the architecture are returned.
+    If libvirt reports nothing about these machine types, as its test driver does, return the result of ``usual``.
     """
     found: GuestCapabilities | None = None
     for machine in sorted(machines):
@@ -183,7 +184,10 @@ def device_models(arch: str, libvirt_version: int = _NEWEST, qemu_version: int =
 
 
 def usual(arch: str) -> GuestCapabilities:
-    """Return the capabilities that QEMU has in every Linux distribution, for guests of an architecture."""
+    """Return the hardware that is assumed for guests of an architecture if libvirt reports nothing.
+
+    QEMU of every Linux distribution supports this hardware.
+    """
     buses = {'scsi', 'usb', 'virtio'} | ({'ide', 'sata'} if arch in X86 else set())
     models = {'none', 'virtio'} | ({'bochs', 'cirrus', 'qxl', 'vga', 'vmvga'} if arch in X86 else set())
     return GuestCapabilities(

@@ -52,7 +52,10 @@ def features(connection: Connection, arch: str, model: str, more: Iterable[str] 
 
 
 def _bare(arch: str, model: str, more: Iterable[str] = ()) -> str:
-    """Return the XML of a CPU model with the features ``more``, in libvirt's format for a host's CPU."""
+    """Return a <cpu> element, as XML, with the CPU model ``model`` and the features ``more``.
+
+    libvirt's calls that compare or expand CPUs expect this form, in which libvirt also describes a host's CPU.
+    """
     return to_text(
         node('cpu', node('arch', arch), node('model', model), *(node('feature', name=name) for name in more))
     )

@@ -39,9 +39,9 @@ class TestDriverMigration:
     def give(self, uuid: str, offer: PlacedOffer, receiver: destination.MoveDestination, report: LiveTold) -> None:
         """Copy the disks to the destination, write the guest's XML there, and stop the guest. Called on the source.
 
-        ``receiver`` is the directory at the destination. Does nothing if the guest is off and its XML is already at the
-        destination. Raises GuestFailed if the guest is off and the destination does not have its XML, and
-        DisksUnmovable if the destination is on another machine.
+        ``receiver`` writes files into the server's directory at the destination, which must be on this machine. Does
+        nothing if the guest is off and its XML is already at the destination. Raises GuestFailed if the guest is off
+        and the destination does not have its XML, and DisksUnmovable if the destination is on another machine.
         """
         left, guest = os.path.join(offer['instances_path'], uuid, HANDED_OVER), self._libvirt.find(uuid)
         if guest is None or not guest.is_active():

@@ -77,7 +77,7 @@ def test_a_function_that_may_be_trusted(monkeypatch: pytest.MonkeyPatch, vif: An
 def test_functions_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     for info in ({}, {'trusted': 'false'}, {'trusted': 'true', 'capabilities': '{}'}):
         assert trusting(monkeypatch, port(), **info) == []
-        with pytest.raises(InterfaceUnsupported, match=f'hw_veb on {VIRTUAL}, which cannot be trusted: its'):
+        with pytest.raises(InterfaceUnsupported, match=f'hw_veb on {VIRTUAL} in trusted mode, which this host'):
             trusting(monkeypatch, port(trusted='true'), **info)
 
 
@@ -85,7 +85,7 @@ def test_functions_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch) -> No
 def test_types_that_are_never_trusted(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     """Whatever device_spec says of their functions."""
     assert trusting(monkeypatch, port(type_=bound), trusted='true') == []
-    with pytest.raises(InterfaceUnsupported, match=f'{bound} on .* or ports of this type are never trusted'):
+    with pytest.raises(InterfaceUnsupported, match=f'{bound} on .* or ports of this type have no trusted mode'):
         trusting(monkeypatch, port(type_=bound, trusted='true'), trusted='true')
 
 

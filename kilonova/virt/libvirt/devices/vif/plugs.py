@@ -1,15 +1,16 @@
 """Plug ports for which the compute service must create network devices before the guest starts, and record them.
 
     plugs = Plugs(conf)
-    plugs.renew(instance, instance.vifs)        # before the guest starts: unplug old ports, plug these
+    plugs.renew(instance, instance.vifs)        # before the guest starts: unplug old ports, plug instance.vifs
     plugs.retain(instance.uuid, instance.vifs)  # only unplug old ports
     plugs.add(instance, vif)                    # plug one more port
-    plugs.remove(instance.uuid, [vif.id])       # the guest has released this port
-    plugs.remove(instance.uuid)                 # the guest no longer exists
+    plugs.remove(instance.uuid, [vif.id])       # unplug a port that was detached from the guest
+    plugs.remove(instance.uuid)                 # unplug all ports of a guest that was deleted
 
-Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. The record has all values
-that are needed to unplug the port, so a port can be unplugged even if the server has lost it. If a plug was
-interrupted, the port is unplugged before it is plugged again.
+Each port is recorded before it is plugged, in one file per server in ``state_path``/plugged. A recorded port is old if
+it is not in ``instance.vifs`` any more, or has another binding there. The record has all values that are needed to
+unplug the port, even after Neutron has deleted it. If a plug was interrupted, the port is unplugged before it is
+plugged again.
 
 A PCI function has a representor, a network device that is plugged into the switch. When the function has been given to
 another server, the representor must not be unplugged for the former server. Therefore one file per function records its
@@ -36,7 +37,7 @@ from kilonova.virt.parts.guests import InterfaceFailed
 LOG = logging.getLogger(__name__)
 
 _DIRECTORY, _KIND, _OWNER = 'plugged', '.json', '.owner'
-# A dict from port id to (the port as it was plugged, True if the plug was completed).
+# The recorded ports of one server: a dict from port id to (port, True if its plug completed, False if interrupted).
 Known = dict[str, tuple[Vif, bool]]
 
 
@@ -103,7 +104,12 @@ class Plugs:
             try:
                 self._unplug(known[name][0], uuid)
             except InterfaceFailed as error:
-                LOG.error('Port %s stays plugged into this host: %s', name, error.fields['reason'], instance_uuid=uuid)
+                LOG.error(
+                    'Could not unplug port %s from this host; the next start of this service tries it again: %s',
+                    name,
+                    error.fields['reason'],
+                    instance_uuid=uuid,
+                )
                 continue
             del known[name]
             self._keep(uuid, known)
@@ -136,7 +142,7 @@ class Plugs:
             return {}
         except ValueError as error:
             # The file is incomplete, because the host lost power while the file was written.
-            # The power failure has also removed the ports' network devices, so it is sufficient to log the problem.
+            # After a power failure, the recorded ports have no network devices on the host, so logging is sufficient.
             LOG.error(
                 'Could not read %s; the ports that it records are not removed from Open vSwitch: %s',
                 self._file(uuid),
@@ -162,7 +168,10 @@ class Plugs:
 
 
 def _form(vif: Vif) -> tuple[Any, ...]:
-    """Return the values that determine how a port is plugged. Two bindings with equal values are plugged alike."""
+    """Return the values of a port's binding that determine how the port is plugged.
+
+    A recorded port is unplugged as an old port if these values differ from the values of the server's present port.
+    """
     return (
         vif.plug,
         vif.mac,

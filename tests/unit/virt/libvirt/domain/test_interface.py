@@ -73,7 +73,7 @@ def test_a_port_that_is_a_socket(configure: Configure, mode: str, plugged: bool 
         'flavor': {'vcpus': 4},
     }
     assert drivers(configure, instance={'vifs': [vif]}, **asked) == ['<driver queues="4" packed="on"/>']
-    with pytest.raises(InterfaceUnsupported, match='vhostuser, which hw_vif_model e1000 does not support'):
+    with pytest.raises(InterfaceUnsupported, match='vhostuser with hw_vif_model e1000, but needs virtio'):
         interfaces(configure, vif, properties={'hw_vif_model': 'e1000'})
 
 
@@ -294,7 +294,7 @@ def test_a_function_through_vdpa(configure: Configure) -> None:
     for path in ('/etc/passwd', '/dev/../etc/passwd', '/dev/', '/dev/..', 'vhost-vdpa-1', f'/dev/{"v" * 101}'):
         with pytest.raises(InterfaceUnsupported, match=re.escape(f"is '{path}'; it must be a file in /dev;")):
             vdpa(configure, path)
-    with pytest.raises(InterfaceUnsupported, match='ovs for vnic_type vdpa, which hw_vif_model e1000'):
+    with pytest.raises(InterfaceUnsupported, match='ovs for vnic_type vdpa with hw_vif_model e1000'):
         vdpa(configure, hw_vif_model='e1000')
 
 
