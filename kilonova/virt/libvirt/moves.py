@@ -133,11 +133,12 @@ class LibvirtMoves:
     def cleanup_move_dest(self, instance: objects.Instance, same_host: bool) -> None:
         """Remove, on the destination, the domain and the copy of the disks.
 
-        ``same_host`` is True if the source of the move is the same host. Then nothing is removed before the disks were
-        moved.
+        ``same_host`` is True if this host is also the source of the move. In this case, do nothing if the move has not
+        yet renamed the directory of the original disks to <uuid>_resize: domain and disks are still the original ones.
         """
+        # If the original disks are not in <uuid>_resize, domain and disks here are still the original ones: keep them.
         if same_host and not self._mover.is_aside(instance.uuid):
-            return  # no disks were moved, so the domain and the disks on this host must be kept
+            return
         with self._volumes.given_back(instance, instance.volumes):
             self._domains.forget_if_made(instance.uuid)
         self._mover.discard(instance.uuid, same_host)
@@ -159,10 +160,12 @@ class LibvirtMoves:
             guest = self._libvirt.find(instance.uuid)
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
+                # A paused guest was started by an earlier call of this method, which ended before it resumed the guest.
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
-                    plugged()  # an earlier call of this method was interrupted before it resumed the guest
+                    plugged()
                     guest.go_on()
-                return  # the server was not moved or is restored already, so its domain is not built again
+                # The server's original domain is on this host, with the right power state: it need not be built again.
+                return
         self._mover.restore(instance.uuid)
         self._disks.renew_swap(instance, image_meta)
         self._build(instance, image_meta, pci_devices, power_on, plugged)

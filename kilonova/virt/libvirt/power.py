@@ -119,7 +119,8 @@ class LibvirtPower:
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
         """Start a suspended guest from its saved memory, and plug the host's devices in again.
 
-        If this fails, the guest is suspended again. ``check()`` is called while it releases the devices for this.
+        If this fails, the host's devices are unplugged again and the guest is suspended again. ``check()`` is called
+        during the unplug.
         """
         guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():

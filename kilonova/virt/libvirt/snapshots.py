@@ -1,17 +1,16 @@
 """Snapshots of servers: the root disk of a guest is copied, and the copy is sent to the image service.
 
     copy = Copy(directory, image_id, 'qcow2')
-    copy.copy(disk_path, check)                # while the guest is off or paused
-    copy.flatten('qcow2', check)               # afterwards; copy.path is the file to send
+    ...                                        # copy the disk in one of three ways; copy.path is the file to send
     copy.remove()
 
-The disk is copied in one of three ways. For a disk file of a running guest, QEMU writes a copy to the file
-``copy.part``, and ``convert`` makes the image from it. If QEMU cannot do so, the guest is paused while its disk file is
-copied, and ``flatten`` makes the image from the copy and the base file. A disk in a Ceph pool is copied from a snapshot
-in the pool while the guest runs.
+- A disk in a Ceph pool: ``copy.read`` makes the image from a snapshot in the pool. The guest may run.
+- A disk file of a running guest: QEMU writes ``copy.part``, and ``copy.convert`` makes the image from it.
+- A disk file, if the guest is off or QEMU cannot copy the disk: ``copy.copy`` copies the file while the guest is off or
+  paused, and ``copy.flatten`` makes the image from the copied file and its backing files.
 
-The copy is like a disk after a power failure, which the guest's file system can repair. Free space is checked before
-anything is written.
+The copy is like a disk after a power failure, which the guest's file system can repair. Free space is checked before a
+disk is copied.
 """
 
 from __future__ import annotations
@@ -94,7 +93,11 @@ class LibvirtSnapshots:
         return Copy(self._directory, image_id, self._format)
 
     def _copy_root_disk(self, instance: objects.Instance, image_id: str, made: Copy, check: Check) -> None:
-        """Copy the root disk. QEMU copies the disk of a running guest. Otherwise the disk's file is copied."""
+        """Copy the root disk of a server, and make the image from the copy.
+
+        A disk in a Ceph pool is read from a snapshot. The disk file of a running guest is copied by QEMU. If QEMU
+        cannot do this, or if the guest is off, the disk file is copied while the guest is paused or off.
+        """
         root = self._disks.present(instance)[0]
         need = self._disks.root_bytes(instance.uuid)
         if root.pool is not None:
@@ -118,9 +121,10 @@ class LibvirtSnapshots:
         made.flatten(root.format, check)
 
     def _copy_kept(self, image: str, image_id: str, made: Copy, check: Check) -> None:
-        """Make the image from the Ceph image ``image``, a server's disk: create a snapshot of it and read the snapshot.
+        """Make a Glance image from a server's disk in Ceph: create a snapshot of the disk, read it, and delete it.
 
-        The snapshot is named ``image_id``. An outdated snapshot that an earlier try left is deleted first.
+        ``image`` is the name of the disk in the pool. ``image_id`` is the id of the Glance image, and names the
+        snapshot. A snapshot of this name that an earlier attempt left is deleted first.
         """
         pool = self._disks.pool
         pool.forget(image, image_id)
@@ -131,10 +135,11 @@ class LibvirtSnapshots:
             pool.forget(image, image_id)
 
     def _copy_running(self, guest: Guest, path: str, made: Copy, need: int, check: Check) -> bool:
-        """Copy the disk ``path`` with QEMU while the guest runs, and make the image ``made`` from the copy.
+        """Copy the disk ``path`` with QEMU while the guest runs, and make the image's file from the copy.
 
-        ``need`` is the size of the image in bytes. Return False if QEMU refuses or the guest stopped in the meantime. A
-        copy that an earlier, crashed process of this service started is ended first.
+        ``made`` has the files of the image, and ``need`` is the size of the image in bytes. Return False if QEMU
+        refuses or the guest stopped in the meantime: then the caller copies the disk's file. A copy that an earlier,
+        crashed process of this service started is ended first.
         """
         guest.end_copy(made.part)
         made.make_room()
@@ -182,7 +187,11 @@ class Copy:
         return os.path.exists(self._file(_HELD))
 
     def hold(self) -> None:
-        """Record that the guest will be paused for this image, so that it is resumed even after a crash."""
+        """Record that the guest will be paused for this image.
+
+        If the compute service crashes while the guest is paused, the next attempt to make or to delete the image finds
+        the record and resumes the guest.
+        """
         os.makedirs(self._directory, exist_ok=True)
         files.write_whole(self._file(_HELD), '')
 
@@ -202,7 +211,7 @@ class Copy:
     def _see_layers(self, directory: str) -> None:
         """Link the disk's layers (backing files from earlier moves) into the directory of this copy.
 
-        The copied disk has the names of its layers without a directory, so QEMU looks for them in the disk's directory.
+        The header of the copied disk names a layer without a directory, so QEMU looks for it beside the copied disk.
         """
         for name in filter(layers.is_layer, os.listdir(directory)):
             files.remove(self._file(name))

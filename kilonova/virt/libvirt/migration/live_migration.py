@@ -122,7 +122,7 @@ class LibvirtLiveMigrations:
             'machine': os_type.get('machine') if os_type is not None else None,
             'mdevs': mdevs,
             'volumes': [volume for one in domain.iterfind('devices/disk') if (volume := VOLUMES.name(one))],
-            # 'cpu' is None for a CPU without a model. Such a CPU is the host's own, which libvirt checks itself.
+            # 'cpu' is None for host-passthrough, which names no model: libvirt checks it during the migration.
             'cpu': ElementTree.tostring(cpu, encoding='unicode')
             if cpu is not None and cpu.find('model') is not None
             else None,
@@ -135,10 +135,10 @@ class LibvirtLiveMigrations:
     def offer(self, instance: objects.Instance, guest: LiveGuest, block: bool | None, over_commit: bool) -> LiveOffer:
         """Check whether the guest can be migrated to this host. Return the data that the source needs to migrate it.
 
-        Called on the destination. ``guest`` is the source's description of the guest. ``block`` says whether the disks
-        must be copied; with None they are copied if the hosts share no storage. If they are copied, the free space must
-        suffice for their full size, or with ``over_commit`` only for their used size. Raises
-        errors.MigrationPreCheckError if this host's CPU, storage or free space is not suitable.
+        Called on the destination. ``guest`` is the source's description of the guest. ``block`` is True if the disks
+        must be copied, False if they must be on shared storage, and None if this host decides. To copy disks, there
+        must be free space for their full size, or with ``over_commit`` for their used size. Raises
+        errors.MigrationPreCheckError if ``block``, or this host's CPU, storage or free space is not suitable.
         """
         mine = self._mover.offer()
         is_shared = guest['storage_id'] == mine['storage_id'] and guest['host'] != mine['host']
@@ -150,9 +150,10 @@ class LibvirtLiveMigrations:
             )
         if pool is not None and block:
             raise errors.MigrationPreCheckError(
-                reason='disks of the server are in a Ceph pool: Block migration can not be used with shared storage.'
+                reason='disks of the server are in a shared Ceph pool: Block migration can not be used with shared '
+                'storage.'
             )
-        # Without disk files nothing is copied, so the requested value of ``block`` is ignored.
+        # A guest without disk files is migrated in the same way with any ``block``, so the requested value is ignored.
         if block is None or all(one['format'] == RBD for one in guest['disks']):
             block = not is_shared
         if block and is_shared:
@@ -238,7 +239,7 @@ class LibvirtLiveMigrations:
         coming = self._volumes.coming(instance)
         self._domains.prepare_devices(pci_devices)
         self._domains.forget_if_made(instance.uuid)
-        # Plug all ports except PCI functions, which can only be plugged after the guest has arrived.
+        # Leave out ports that are PCI functions: the guest migrates without them, and gets them back by hot plug.
         self._domains.plugs.renew(instance, [vif for vif in instance.vifs if not vif.is_function])
         self._handover.forget(instance.uuid)
         if offer['block']:
@@ -370,11 +371,11 @@ class LibvirtLiveMigrations:
         if copied:
             flags |= libvirt.VIR_MIGRATE_NON_SHARED_DISK
             parameters[libvirt.VIR_MIGRATE_PARAM_MIGRATE_DISKS] = copied
-        # A paused guest stays paused at the destination.
-        # After a switch to post-copy, the guest is paused only on the source: it already runs at the destination.
+        # A guest that was paused before the migration stays paused at the destination.
+        # A guest that post-copy has paused on the source already runs at the destination, so it gets no PAUSED flag.
         if guest.power_state() == PowerState.PAUSED and not migration_job.has_switched(guest):
             flags |= libvirt.VIR_MIGRATE_PAUSED
-        # A guest with devices of the host cannot use post-copy: the devices cannot wait for memory that is missing.
+        # Post-copy is switched off for guests with passed-through devices: DMA cannot wait for memory to be fetched.
         return MigrationTarget(
             offer['host'], offer['uri'], parameters, flags, post_copy=not of_host(ElementTree.fromstring(live))
         )
@@ -393,7 +394,8 @@ class LibvirtLiveMigrations:
     def abort(self, instance: objects.Instance) -> bool:
         """Abort a migration on the source and wait for its end.
 
-        Return True if the guest is still active on this host and does not run at the destination.
+        Return True if the abort was in time, so that the guest stays on this host. Return False if the guest already
+        runs at the destination, or if it is off.
         """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -411,7 +413,10 @@ class LibvirtLiveMigrations:
 
     @translated
     def go_on(self, instance: objects.Instance) -> None:
-        """Resume a guest that a failed or forced migration left paused. Called on the source."""
+        """Resume a guest that is still paused on the source after its migration has failed.
+
+        libvirt pauses a guest at the end of a migration. A forced completion pauses it earlier.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is not None and (
             migration_job.is_held(guest) or (migration_job.was_held(guest) and instance.vm_state == VmState.ACTIVE)

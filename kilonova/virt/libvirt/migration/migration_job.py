@@ -28,9 +28,9 @@ from kilonova.virt.parts.live_migrations import LivePlace, PlacedOffer
 
 LOG = logging.getLogger(__name__)
 
-# (state, reason) of the guest on the source after a failed post-copy. On the destination this pair is possible, too.
+# The (state, reason) of the guest on the source after a failed post-copy. The destination's guest may have it, too.
 _BROKEN_HERE = libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_POSTCOPY_FAILED
-# The two possible pairs (state, reason) of the guest on the destination after a failed post-copy.
+# After a failed post-copy, the guest on the destination has one of these two pairs (state, reason).
 _BROKEN = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY_FAILED), _BROKEN_HERE
 _POST_COPIED = libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_POSTCOPY
 # Flag to continue a failed post-copy (VIR_MIGRATE_POSTCOPY_RESUME, since libvirt 8.5).
@@ -50,7 +50,10 @@ class PostCopy(enum.Enum):
 
 
 class PostCopyRefused(Exception):
-    """The destination does not support post-copy."""
+    """The error of a migration with post-copy to a destination that does not support it.
+
+    The migration is then started again without post-copy.
+    """
 
 
 class MigrationCall:
@@ -112,7 +115,7 @@ def _job(guest: Guest) -> dict[str, int] | None:
         found = _stats(guest)
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_OPERATION_UNSUPPORTED:
-            # This error means that the guest is being migrated to this host. Only the source has statistics then.
+            # jobStats fails with this error on the destination of a migration, because only the source has statistics.
             return {'operation': libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_IN}
         if error.get_error_code() not in (*_GONE, libvirt.VIR_ERR_NO_SUPPORT):
             raise
@@ -128,7 +131,7 @@ def outgoing(guest: Guest) -> dict[str, int] | None:
     job = _job(guest)
     if job is None or job.get('operation') != libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT:
         return None
-    # libvirt keeps the job of a failed post-copy for a later continuation, but the migration is not running.
+    # After a failed post-copy, libvirt still lists the job, but nothing is transferred: no migration is running.
     if state(guest) == _BROKEN_HERE:
         return None
     return job
@@ -169,7 +172,7 @@ def switch(guest: Guest) -> PostCopy:
     except libvirt.libvirtError as error:
         # Two failures of a switch to post-copy have the same error code, so the texts of the errors are compared.
         # A text with VIR_MIGRATE_POSTCOPY means that the migration was begun without this flag and can never switch.
-        # QEMU's text "Postcopy must be started after migration has been started" means that the request was too early.
+        # QEMU's text "Postcopy must be started after migration has been started" means: too early, try again later.
         known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
         if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
             return PostCopy.TOO_EARLY
@@ -179,7 +182,10 @@ def switch(guest: Guest) -> PostCopy:
 
 
 def is_unknown(error: Exception) -> bool:
-    """Return True if the error means that the destination has no such guest, because its QEMU has died there."""
+    """Return True if ``error``, raised by a migration call on the source, means that the destination lost the guest.
+
+    The destination's libvirt does not know the guest any more, because the guest's QEMU has ended there.
+    """
     return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
 
@@ -206,9 +212,9 @@ def is_held(guest: Guest) -> bool:
 
 
 def was_held(guest: Guest) -> bool:
-    """Return True if the guest was paused by a call: by a user's request, or to force its migration to complete.
+    """Return True if a client of libvirt paused the guest, either for a user or to force its migration to complete.
 
-    In contrast, ``is_held`` returns True if libvirt itself paused the guest at the end of a migration.
+    ``is_held`` is for the other case: libvirt itself paused the guest at the end of a migration.
     """
     return state(guest) == (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER)
 
@@ -234,7 +240,7 @@ def lacks_cpu(connection: Connection, cpu: str, arch: str, machine: str | None, 
             )
         )
     except libvirt.libvirtError as error:
-        # All errors except these two mean that guests cannot have the CPU, for example because its model is unknown.
+        # These two codes mean that the hypervisor cannot compare CPUs. All others mean that guests cannot have the CPU.
         if error.get_error_code() not in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             return str(error)
         LOG.info('This hypervisor does not support CPU comparison; assuming that the CPU is compatible: %s', error)

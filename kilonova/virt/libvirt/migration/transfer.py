@@ -30,9 +30,9 @@ from kilonova.virt.parts.live_migrations import LiveProgress, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks of a migration, at the beginning and later.
+# Seconds between two checks of a migration: LOOK at its beginning, and later up to LATER.
 LOOK, LATER = 0.1, 1.0
-# Time limits grow with the size of the guest in GiB. A guest smaller than LEAST_GIB counts as a guest of this size.
+# Time limits are proportional to the size of the guest in GiB. A smaller guest counts as a guest of LEAST_GIB GiB.
 LEAST_GIB = 2
 # Seconds for which this module tries to continue a failed post-copy.
 MENDING = 60.0
@@ -73,16 +73,16 @@ class Transfers:
             options.live_migration_downtime_steps,
             options.live_migration_downtime_delay,
         )
-        # Uuids of guests whose migration must be forced to complete as soon as their disks are copied.
+        # Uuids of guests whose forced completion came too early for post-copy. The next check of ``_look`` repeats it.
         self._in_haste: set[str] = set()
 
     def carry(self, guest: Guest, way: MigrationTarget, report: LiveTold) -> None:
         """Migrate the guest to the destination ``way``, and return when the guest has arrived.
 
         A migration that is already running is continued. ``report`` is called with the progress of the migration. The
-        migration is aborted if ``report`` raises an exception. At the end of the time limit it is aborted or forced to
-        complete, as [libvirt]live_migration_timeout_action says. Raises errors.MigrationError if the guest stays on
-        this host.
+        migration is aborted if ``report`` raises an exception. After [libvirt]live_migration_completion_timeout seconds
+        per GiB, the migration is aborted or forced to complete, as [libvirt]live_migration_timeout_action says. Raises
+        errors.MigrationError if the guest stays on this host.
         """
         call = None
         try:
@@ -126,10 +126,10 @@ class Transfers:
     def _follow(self, guest: Guest, report: LiveTold, call: migration_job.MigrationCall | None) -> None:
         since, pause, watch = time.monotonic(), LOOK, _Watch()
         while True:
-            # Read ``call.ended`` before the statistics, because the call may end while the statistics are read.
+            # ``call.ended`` is read first: if the call ends while the statistics are read, the loop runs once more.
             is_over = call is None or call.ended
             job = watch.read(guest)
-            # Without a job, the migration is over. If the job could not be read, it is over only if ``call`` has ended.
+            # The migration is over if it has no job. If the job could not be read, only the end of ``call`` counts.
             if job is None and is_over and (watch.unread is None or call is not None):
                 break
             if watch.unread is not None and call is None and watch.blind > 2 * BLIND:
@@ -204,7 +204,7 @@ class Transfers:
             )
             return True
         LOG.info(
-            'Migration is forced to complete: the guest is paused until it has been transferred',
+            'Migration is forced to complete: the guest is now paused, and runs again when it is at the destination',
             instance_uuid=guest.uuid,
         )
         guest.hold()
@@ -219,10 +219,10 @@ class Transfers:
                 if error is not None and migration_job.is_unknown(error):
                     break
                 LOG.warning(
-                    'The connection to %s was lost while a part of the guest memory is still on this host; '
-                    'reconnecting%s',
+                    'Post-copy to host %s was interrupted while a part of the guest memory is still on this host; '
+                    'continuing it%s',
                     way.host,
-                    f' ({error})' if error else '',
+                    f' (the last attempt failed: {error})' if error else '',
                     instance_uuid=guest.uuid,
                 )
                 call = self._begin(guest, way, True, migration_job.RESUME)
@@ -246,9 +246,9 @@ class _Watch:
     Attributes:
         reason: Why the migration must be aborted, or None.
         downtime: The downtime set last, in milliseconds.
-        hastened: True if the migration was forced to complete.
+        hastened: True if the migration was forced to complete, by post-copy or by pausing the guest.
         unread: Why the statistics could not be read at the last check. None if they were read.
-        blind: Number of seconds since the statistics could first not be read. 0 if the last attempt succeeded.
+        blind: Number of seconds for which all reads of the statistics have failed. 0 if the last read succeeded.
     """
 
     reason: Exception | None = None
@@ -261,8 +261,9 @@ class _Watch:
     def read(self, guest: Guest) -> dict[str, int] | None:
         """Return the statistics of the migration, or None if no migration is running.
 
-        Also return None if the statistics cannot be read. Then ``unread`` is the error. If they cannot be read for
-        BLIND seconds, ``reason`` is the error, too, and the caller aborts the migration.
+        Also return None if the statistics cannot be read. The attribute ``unread`` is then the error. If all reads fail
+        for more than BLIND (60) seconds, the attribute ``reason`` is set to the error, too. The caller aborts a
+        migration that has a ``reason``.
         """
         try:
             job = migration_job.outgoing(guest)
@@ -290,9 +291,10 @@ class Downtimes:
     delay: int
 
     def at(self, took: float, gib: float) -> int:
-        """Return the downtime in milliseconds after ``took`` seconds of a migration, for a guest of ``gib`` GiB.
+        """Return the allowed downtime in milliseconds after ``took`` seconds of a migration of ``gib`` GiB.
 
-        The downtime grows by one step each ``delay`` seconds per GiB.
+        The downtime begins with ``most`` / ``steps`` and grows to ``most`` in ``steps`` equal steps, with one step
+        every ``delay`` * ``gib`` seconds.
         """
         first = self.most / self.steps
         step = min(int(took / (self.delay * gib)), self.steps)
