@@ -55,14 +55,17 @@ class LibvirtVolumeSnapshots:
             elif [link.name for link in backing.look(path, new.file[1])][1:2] != [old.file[0]]:
                 raise GuestFailed(
                     f'The hypervisor could not take a snapshot of volume {old.volume_id} of guest {instance.uuid}: '
-                    f'the backing file of {new.file[0]} is not {old.file[0]}'
+                    f'the backing file of the new file {new.file[0]} is not the old file, {old.file[0]}'
                 )
         self._relocate(instance, image_meta, guest, new)
         LOG.info('Volume %s now uses file %s', new.volume_id, new.file[0], instance_uuid=instance.uuid)
 
     @translated
     def has(self, instance: objects.Instance, new: AttachedVolume) -> bool:
-        """Return True if the guest writes to the file of ``new``, now or at its next start."""
+        """Return True if ``take`` has already switched the guest to the file of ``new``.
+
+        ``new`` is the volume after the snapshot. For a guest that is off, the file for its next start counts.
+        """
         guest = self._libvirt.find(instance.uuid)
         return guest is not None and self._source(guest, new) == self._path(instance, new)
 
@@ -110,10 +113,14 @@ class LibvirtVolumeSnapshots:
 
     @translated
     def end_merge(self, instance: objects.Instance, volume: AttachedVolume, merge: Merge) -> bool:
-        """End a merge of the volume's files, if one is running. Return True if the merge is known to be complete."""
+        """Abort the merge ``merge`` of the volume's files, if it is still running.
+
+        Return True if the volume's backing chain shows that the merge is complete. Return False if it is not complete,
+        or if this is not known.
+        """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
-            # The guest may be on another host that has the files open, so the state of the merge is unknown.
+            # Without a guest on this host, the state of the merge is unknown: another host may have the files open.
             return False
         if guest.is_active():
             if not self._runs(guest):
@@ -126,7 +133,7 @@ class LibvirtVolumeSnapshots:
         try:
             links = backing.look(self._path(instance, volume), volume.file[1])
         except (command.CommandFailed, VolumeUnsupported) as error:
-            # Only log the error, because the share may be lost forever. No merge can run on files that can't be opened.
+            # Only log that the files cannot be read: no merge is running, and the NFS share may never come back.
             LOG.warning(
                 'Cannot determine whether the files of volume %s are merged (%s): %s',
                 volume.volume_id,
@@ -179,9 +186,9 @@ class LibvirtVolumeSnapshots:
 
 @contextmanager
 def _said(instance: objects.Instance, act: str) -> Iterator[None]:
-    """Convert errors of qemu-img in the ``with`` block to GuestFailed.
+    """Raise GuestFailed instead of CommandFailed if qemu-img fails in the ``with`` block.
 
-    ``act`` names the operation in the error's text.
+    ``act`` is a part of the error's text: 'merge files of volume <id> of', for example.
     """
     try:
         yield

@@ -102,7 +102,7 @@ class LibvirtVolumes:
 
     @translated
     def disconnect(self, instance: objects.Instance, volume: AttachedVolume) -> None:
-        """Disconnect a volume that the server's guest does not use on this host."""
+        """Disconnect a volume from this host. The guest on this host, if there is one, must not use the volume."""
         self._volumes.disconnect(instance, volume)
 
     @translated
@@ -124,7 +124,9 @@ class LibvirtVolumes:
         target = None if guest is None or not guest.is_active() else targets(guest.xml()).get(volume.volume_id)
         if guest is None or target is None:
             raise GuestFailed(
-                act=f'copy volume {volume.volume_id} of', uuid=instance.uuid, reason='it does not run with this volume'
+                act=f'copy volume {volume.volume_id} of',
+                uuid=instance.uuid,
+                reason='the guest is off, or does not have this volume',
             )
         disk = self._copy_of(instance, image_meta, volume, new, guest)
         if not block_copy.begin(guest, target, disk):
@@ -149,9 +151,9 @@ class LibvirtVolumes:
         new: AttachedVolume,
         guest: Guest,
     ) -> str:
-        """Connect the volume ``new`` to this host, and return the XML of the guest's disk for it.
+        """Connect the volume ``new`` to this host, and return a <disk> element, as XML, for a copy of ``volume``.
 
-        In this XML, the disk still has the id of the old volume.
+        The disk has the storage of ``new``, but the id and the device name of ``volume``, which it will replace.
         """
         given = self._volumes.connect(instance, new)
         return self._domains.volume_disk(
@@ -174,9 +176,9 @@ class LibvirtVolumes:
     def swap(
         self, instance: objects.Instance, image_meta: ImageMeta, volume: AttachedVolume, new: AttachedVolume
     ) -> bool:
-        """Make the guest use ``new`` instead of the volume, and disconnect the volume.
+        """Make the guest use the volume ``new`` instead of ``volume``, and disconnect ``volume`` from this host.
 
-        Return False if the guest does not use ``new`` afterwards.
+        Return False, with ``volume`` still connected, if the guest still uses ``volume`` or does not exist.
         """
         guest = self._libvirt.find(instance.uuid)
         if guest is None:
@@ -201,11 +203,11 @@ class LibvirtVolumes:
         return True
 
     def _pivot(self, guest: Guest, volume: AttachedVolume, had: str, disk: str) -> bool:
-        """Make the running guest use the copy of its disk instead of the original. Return False if the switch fails.
+        """Pivot the running guest from its disk to the complete copy of the disk. Return False if the pivot fails.
 
-        ``disk`` is the XML of the disk on the copy, and ``had`` its XML on the original. The guest's persistent
-        definition gets ``disk`` before the switch, so that a guest which stops during the switch starts from the copy.
-        If the switch fails, the definition gets ``had`` again.
+        ``disk`` is the <disk> element, as XML, with the source of the copy, and ``had`` the one with the original
+        source. ``disk`` is written into the guest's persistent definition before the pivot: a guest that stops during
+        the pivot then starts from the copy. If the pivot fails, ``had`` is written back.
         """
         if self._libvirt.is_test:
             return True
@@ -228,7 +230,7 @@ class LibvirtVolumes:
         return False
 
     def _show_size(self, guest: Guest, volume: AttachedVolume) -> None:
-        """Make the guest see the size of its new volume.
+        """Make the running guest see the full size of a larger volume that has replaced its volume.
 
         A failure is only logged, because the guest sees the size at its next start.
         """
@@ -269,7 +271,7 @@ class LibvirtVolumes:
             target = names.get(volume.volume_id)
             counters = None if target is None else guest.measured('blockStats', target)
             if counters:
-                # The first four counters are requests and bytes. A counter is -1 if the hypervisor does not report it.
+                # blockStats begins with read requests, read bytes, write requests and written bytes; -1 means unknown.
                 found[volume.volume_id] = VolumeCounters(*(max(0, one) for one in counters[:4]))
         return found
 

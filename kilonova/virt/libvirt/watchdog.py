@@ -38,9 +38,9 @@ def is_alive(connection: libvirt.virConnect) -> bool:
 
 
 class _Call:
-    """One call of getCapabilities in a native thread of its own.
+    """One call of getCapabilities, by which the watchdog tests whether libvirtd answers.
 
-    If the call hangs, it blocks no thread that other code needs.
+    The call has a native thread of its own. If libvirtd hangs, only this thread is blocked.
     """
 
     def __init__(self, connection: libvirt.virConnect) -> None:

@@ -1,6 +1,7 @@
 """The backing chain of a volume that is a file, for a guest that is off: read the chain, and merge files of it.
 
-    look('/mnt/…/volume-1.s2', 'qcow2')     # [Link('/mnt/…/volume-1.s2', 'qcow2'), Link('/mnt/…/volume-1', 'raw')]
+    links = look('/mnt/…/volume-1.s2', 'qcow2')
+    # [Link('/mnt/…/volume-1.s2', 'qcow2'), Link('/mnt/…/volume-1.s1', 'qcow2'), Link('/mnt/…/volume-1', 'raw')]
     merge(links, Merge('volume-1.s1', 'volume-1'), check)   # writes the data of volume-1.s1 into volume-1
 
 The guest writes to the first file of the chain. What a file does not contain is read from the next file of the chain.
@@ -44,10 +45,10 @@ def look(path: str, format_: str) -> list[Link]:
 def merge(links: list[Link], wanted: Merge, check: Check) -> None:
     """Merge files of a backing chain into one file of the chain.
 
-    If ``wanted.into`` is a file name, the data of ``wanted.file`` are written into that file, and ``wanted.file``
-    leaves the chain. If ``wanted.into`` is None, the first file of the chain gets the data of the files before
-    ``wanted.file``, and then reads directly from ``wanted.file``. If ``wanted.file`` is None, too, it gets the data of
-    all files. ``check()`` is called during the merge. Raises CommandFailed if qemu-img fails, and whatever ``check()``
+    ``Merge(file, into)`` commits ``file`` into its backing file ``into``, and ``file`` leaves the chain.
+    ``Merge(file, None)`` copies the data of all files above ``file`` into the first file, which gets ``file`` as its
+    backing file. ``Merge(None, None)`` copies the data of all files into the first file, which then has no backing
+    file. ``check()`` is called during the merge. Raises CommandFailed if qemu-img fails, and whatever ``check()``
     raises.
     """
     by_name = {link.name: number for number, link in enumerate(links)}

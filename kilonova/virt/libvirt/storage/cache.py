@@ -32,7 +32,7 @@ _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'qcow2': (frozenset({'qcow2'}), 'qcow2'),
     'raw': (frozenset({'raw', 'gpt'}), 'raw'),
     'iso': (frozenset({'iso'}), 'raw'),
-    # An ami image is a file system without a boot loader. Its kernel is another image.
+    # An ami image is a raw file system without a boot loader. The guest's kernel comes from another image.
     'ami': (frozenset({'raw', 'gpt'}), 'raw'),
     'vdi': (frozenset({'vdi'}), 'vdi'),
     'vhd': (frozenset({'vhd'}), 'vpc'),
@@ -40,13 +40,16 @@ _FORMATS: dict[str, tuple[frozenset[str], str]] = {
     'vmdk': (frozenset({'vmdk'}), 'vmdk'),
 }
 
-# Seconds for which a file is always kept after its last use for a new disk, because the disk may not exist yet.
+# Seconds for which a cached file is kept after it was taken for a new disk, because the disk may not yet be created.
 YOUNGEST = 600.0
 
 
 @dataclass(frozen=True)
 class ConversionLimits:
-    """Limits of CPU time and address space for qemu-img when it inspects an uploaded image."""
+    """Limits of CPU time and memory for ``qemu-img info`` on an uploaded image, which may be hostile.
+
+    A later conversion of the image is not limited.
+    """
 
     cpu_seconds: int = 30
     address_space_gib: int = 2
@@ -67,8 +70,8 @@ class ImageCache:
     ) -> disk.BaseFile:
         """Return the cached image. Download it first if it is not in the cache.
 
-        ``most`` is the size of the flavor's root disk in bytes. If an exception is raised, no incomplete file stays in
-        the cache.
+        ``most`` is the maximum virtual size of the image in bytes, or None for no maximum. If an exception is raised,
+        no incomplete file stays in the cache.
 
         Raises:
             FlavorDiskSmallerThanImage: if the image is larger than ``most``.
@@ -102,17 +105,17 @@ class ImageCache:
     def clean(self, used: Collection[str], min_age: float | None) -> list[str]:
         """Delete the files that no disk uses and that are at least ``min_age`` seconds old. Return their names.
 
-        ``used`` has the names of the files that disks read from. If ``min_age`` is None, no file is deleted. A file's
-        age is the time since its modification time. This time is set to now when a file is taken from the cache for a
-        disk, and in each call of this method for all files in ``used``. A file younger than 600 s is never deleted. The
-        clock of the file system is used, because the file system may be on another machine.
+        ``used`` has the names of the files that disks read from. Each call sets the modification time of these files to
+        now, and so does the use of a file for a new disk. A file's age is the time since its modification time. It is
+        measured with the clock of the file system, which may be on another machine. A file younger than 600 s is never
+        deleted. If ``min_age`` is None, the call deletes nothing, and only sets the modification times.
         """
         active, removed = [], []
         now = self._now()
         for name in sorted(os.listdir(self.directory)) if now is not None else ():
             path = os.path.join(self.directory, name)
-            # A running download of the image holds the same lock, so the download's files are not deleted here.
-            # The files of an interrupted download are deleted in the same way as unused images.
+            # Take the lock of the image, which a running download holds: files of a running download are not deleted.
+            # The files '.part', '.converted' and '.new' of an interrupted download are deleted like unused images.
             with self._locks.hold(name.removesuffix('.part').removesuffix('.converted').removesuffix('.new')):
                 if name in used:
                     active.append(path)

@@ -44,7 +44,10 @@ class MoveDestination(Protocol):
         """
 
     def has_arrived(self, move: str) -> bool:
-        """Return True if the copy that this move makes is complete at the destination."""
+        """Return True if the server's directory at the destination is the complete copy that a move has made.
+
+        ``move`` is the id of the move, which the directory records in move.json.
+        """
 
     def begin(self, move: str) -> None:
         """Make the directory for the copy, and record in it the id ``move`` of the move.
@@ -85,8 +88,8 @@ def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: s
     """Return the destination of a server's disks that ``offer`` describes (see ``DiskMover.offer``).
 
     ``here`` is this host, the source, and ``instances_path`` is the directory of its disks. Returns a Shared
-    destination if the destination host uses the same storage, a Local one if its directory is on this machine, and
-    otherwise an ``ssh.Remote``.
+    destination if the other host uses the same storage, and a Local one if the destination's directory is on this
+    machine, which may run several compute services. Otherwise returns an ``ssh.Remote``.
     """
     if offer['host'] != here and offer['storage_id'] == identity.storage_id(instances_path):
         return Shared(offer, uuid, here, instances_path)
@@ -168,7 +171,10 @@ class Local:
 
 
 class Shared(Local):
-    """A destination on storage that the source host uses, too. The disks are already there."""
+    """A destination on storage that the source host uses, too.
+
+    The disks are not copied. The destination's directory gets overlays of the disks in the source's directory.
+    """
 
     def __init__(self, offer: MoveOffer, uuid: str, here: str, instances_path: str) -> None:
         super().__init__(offer, uuid)
@@ -177,14 +183,15 @@ class Shared(Local):
     def check(self) -> int:
         """Return the number of free bytes.
 
-        Raises DisksUnmovable if this storage has no record of the destination's running compute process, or if the
-        destination has the storage under another path.
+        Raises DisksUnmovable if the storage is not really shared: it must contain the id that the destination's compute
+        service wrote at its last start. Also raises DisksUnmovable if the destination has the storage under another
+        path.
         """
-        # 'run' is the id of the service's last start. Older releases without support for shared storage do not send it.
+        # 'run' is an id that the destination's compute service has written to its storage at its last start.
         if identity.run_of(self._own_path, self._offer['host']) != self._offer.get('run'):
             raise self._unmovable(
-                f'both hosts have the same storage id, but the destination is not seen in '
-                f'{self._own_path}: its compute service has just been restarted, or its '
+                f'both hosts have the same storage id, but the last start of the destination is not recorded in '
+                f'{self._own_path}: the compute service of the destination has just been restarted, or its file '
                 f'{identity.STORAGE_ID} is a copy of the file of this host'
             )
         if self._path != self._own_path:

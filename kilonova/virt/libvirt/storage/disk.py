@@ -99,9 +99,9 @@ def look_at_base(path: str) -> BaseFile:
 def create_overlay(path: str, base: BaseFile, size: int) -> None:
     """Create a qcow2 overlay of ``base`` with a virtual size of ``size`` bytes. Replaces an existing file.
 
-    ``base.path`` must be an absolute path. New overlays of one base and size have the same bytes. Therefore only the
-    first one is made with qemu-img, and all others are written from a cached copy of its bytes. This saves 6 ms of CPU
-    per overlay, a fifth of the CPU that a host spends on a boot. Raises CommandFailed if the base does not exist.
+    ``base.path`` must be an absolute path. All new overlays of one base and size have the same bytes. So qemu-img makes
+    only the first overlay. Its bytes are kept in memory, and later overlays are written from them. This saves 6 ms of
+    CPU per overlay, a fifth of the CPU that a host spends on a boot. Raises CommandFailed if the base does not exist.
     """
     if not os.path.exists(base.path):
         raise command.CommandFailed(command='making an overlay', reason=f'{base.path} does not exist')
@@ -184,7 +184,7 @@ def as_raw(path: str, format_: str) -> int:
     """
     if format_ == 'raw':
         return files.used(path)
-    # Measure the size as qcow2: for a raw target, qemu-img measure would count holes of the file as data.
+    # Measure for a qcow2 target, which counts only data. For a raw target, qemu-img would count holes, too.
     found = json.loads(command.run('qemu-img', 'measure', '--output=json', '-O', 'qcow2', '-f', format_, path))
     return int(found['required'])
 

@@ -106,7 +106,7 @@ class FileLocks:
         """Hold the lock ``name`` while the context is active."""
         with self._guard:
             lock = self._threads.setdefault(name, threading.Lock())
-        # The lock between threads is taken first, so that at most one thread of this process waits for the lock file.
+        # Take the lock between threads first, so that only one thread of this process is blocked in flock.
         with lock:
             os.makedirs(self._directory, exist_ok=True)
             descriptor = os.open(os.path.join(self._directory, f'kilonova-{name}'), os.O_RDWR | os.O_CREAT, 0o600)

@@ -103,7 +103,11 @@ class InstanceDirectory:
             files.write_whole(self.file(INFO), json.dumps(formats))
 
     def carried(self, left_behind: Collection[str]) -> list[str]:
-        """Return the names of the files that are copied when the server moves, without the names in ``left_behind``."""
+        """Return the names of the files in this directory that a move takes to the destination, sorted.
+
+        ``left_behind`` are names of files that the destination makes itself, such as swap. Incomplete files (.new) are
+        left out, too.
+        """
         return sorted(
             name
             for name in os.listdir(self.path)
@@ -165,8 +169,8 @@ class InstanceDirectory:
     def owner(self) -> str | None:
         """Return the host that the directory belongs to, or None if no owner is recorded.
 
-        A directory without an owner belongs to any host that sees the directory. It is a copy that has just arrived,
-        or was made by an older release, which recorded no owner.
+        A directory without an owner was made by an older release, which recorded none, or is a copy that has just
+        arrived. Each host that has such a directory treats it as its own.
         """
         with contextlib.suppress(FileNotFoundError), open(self.file(OWNER), encoding='utf-8') as stream:
             return stream.read() or None
@@ -177,7 +181,10 @@ class InstanceDirectory:
         return self.owner() in (None, host)
 
     def take_from(self, host: str | None) -> None:
-        """Record the dead host ``host`` from which this directory is taken over. None deletes the record."""
+        """Record, in an evacuation, the dead host ``host`` that this directory is taken over from.
+
+        If ``host`` is None, delete the record.
+        """
         if host is None:
             files.remove(self.file(TAKEN))
         else:

@@ -3,9 +3,9 @@
 A layer is a disk file as it was before a move. After the move, the guest writes to a new file, an overlay, which reads
 unchanged data from the layer.
 
-    lay(kept, coming, move)        # in <uuid>_incoming: overlays, and links to the files in <uuid>_resize
-    adopt(kept, current)           # after the move is confirmed: the files themselves replace the links
-    join(directory)                # before a copy: merge each disk with its layers
+    lay(kept, coming, move)        # fill <uuid>_incoming: new overlays, and links to the files in <uuid>_resize
+    adopt(kept, current)           # when the move is confirmed: replace the links by the files themselves
+    join(directory)                # before disks are copied to other storage: merge each disk with its layers
 
 A layer has the name ``layer.<move>.<name of the disk>``. An overlay names its layer without a directory, so the name
 remains valid when the directory is renamed. A link is replaced by a rename, which a guest that has the file open does
@@ -23,12 +23,12 @@ from kilonova.virt.libvirt.storage.instance import ASKED, CONFIG, CONSOLE, INFO,
 _PREFIX = 'layer.'
 # If a disk has this many layers, they are merged into one file at the next move.
 MOST = 8
-# Small files that a move copies to the new directory. For all other files that stay unchanged, a move makes links.
+# Names of small files that a move on shared storage copies. To other unchanged files it makes symbolic links.
 _COPIED = frozenset({ASKED, CONSOLE})
 
 
 def origin(name: str) -> str:
-    """Return the name of the disk that a layer belongs to. Return any other name unchanged."""
+    """Return the disk's name in the name of a layer: 'disk' for 'layer.<move>.disk'. Return other names unchanged."""
     return name.split('.', 2)[2] if name.startswith(_PREFIX) else name
 
 
@@ -48,7 +48,7 @@ def lay(kept: InstanceDirectory, coming: InstanceDirectory, move: str, left_behi
     formats, overlays = kept.formats(), {}
     for name in kept.pooled():
         coming.record(name, RBD)
-    # A config drive that is a disk is writable, so it gets an overlay like any other disk.
+    # A config drive that is a CD never changes, so it gets a link. As a disk it is writable, and gets an overlay.
     drive = kept.asked().get(CONFIG)
     unchanged = CONFIG if drive is None or drive.device == 'cdrom' else None
     for name in kept.carried(left_behind | {INFO}):

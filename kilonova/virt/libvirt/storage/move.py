@@ -63,8 +63,8 @@ class DiskMover:
         """Create a mover for the host ``host``.
 
         ``address`` is the address at which other hosts reach this host. ``base_path`` is the directory of the image
-        cache. ``transport`` defines how this host copies disks to other machines. ``pools`` is True if new disks are
-        made in the pool.
+        cache. ``transport`` defines how this host copies disks to other machines. ``pools`` is True if this host makes
+        new disks as images in the Ceph pool ``pool``, and False if it makes files in ``instances_path``.
         """
         self._pool, self._pools = pool, pools
         self.host, self.instances_path, self.base_path = host, instances_path, base_path
@@ -80,10 +80,11 @@ class DiskMover:
         identity.show_run(self.instances_path, self.host, self._run)
 
     def offer(self) -> MoveOffer:
-        """Return the address at which this host, as the destination, receives disks.
+        """Return the data that the source of a move needs to send disks to this host, the destination.
 
-        The result also has a new id for the move, and four ids: of the machine, of its last boot, of its storage, and
-        of this run of the compute service. By these four ids, the source finds out whether it uses the same storage.
+        They are this host's address and paths, a new id for the move, and ids of the machine, its last boot, its
+        storage, and the last start of its compute service. With these ids, the source finds out whether the destination
+        is on the same machine or uses the same storage.
         """
         offer: MoveOffer = {
             'host': self.host,
@@ -110,7 +111,7 @@ class DiskMover:
         """
         old = instance.flavor
         source = self._source(instance.uuid)
-        # A flavor with a smaller root_gb does not shrink the root disk of a server that boots from a volume.
+        # Refuse a flavor that would shrink a disk. A server that boots from a volume has no root disk of root_gb.
         shrinks = not instance.is_from_volume and flavor.root_gb < old.root_gb
         if shrinks or flavor.ephemeral_gb < wishes.ephemeral_gb(source.asked(), old):
             raise errors.ResizeError(reason='Unable to resize disk down.')
@@ -119,7 +120,7 @@ class DiskMover:
         size = found[DISK].virtual_size if DISK in found else 0
         if DISK in pooled:
             size = self._pool.size(image_of(instance.uuid, DISK)) or 0
-        # If the old flavor had no root_gb, the disk has the size of the image, so the disk's own size is compared, too.
+        # Compare the new root_gb with the disk's size, too: with an old root_gb of 0 the disk is as large as its image.
         if flavor.root_gb and flavor.root_gb * disk.GIB < size:
             raise errors.ResizeError(reason='Unable to resize disk down.')
         receiver = self.destination(dest, instance.uuid)
@@ -129,7 +130,9 @@ class DiskMover:
         needed = sum(files.used(source.file(name)) for name in found) + self._bases_to_carry(found, dest, receiver)
         if needed > free:
             raise errors.DisksUnmovable(
-                source=self.host, dest=dest['host'], reason=f'they need {needed} bytes, but only {free} are free there'
+                source=self.host,
+                dest=dest['host'],
+                reason=f'the disks need {needed} bytes, but only {free} bytes are free on the destination',
             )
 
     def _check_pool(self, pooled: Sequence[str], dest: MoveOffer) -> None:
@@ -137,7 +140,7 @@ class DiskMover:
             raise errors.DisksUnmovable(
                 source=self.host,
                 dest=dest['host'],
-                reason=f'they are in Ceph pool {self._pool.name}, which the destination does not use',
+                reason=f'the disks are in Ceph pool {self._pool.name}, which the destination does not use',
             )
 
     def _bases_to_carry(self, found: Mapping[str, disk.DiskFile], dest: MoveOffer, receiver: MoveDestination) -> int:
@@ -165,9 +168,9 @@ class DiskMover:
         return kept if self.is_aside(uuid) else current
 
     def carry(self, uuid: str, dest: MoveOffer, progress: Progress | None = None) -> DiskInfo:
-        """Keep the server's original disks in <uuid>_resize and put a copy of them at the destination.
+        """Rename the directory of the server's disks to <uuid>_resize, and copy the disks to the destination.
 
-        On shared storage, the destination gets overlays of the originals instead of copies. The guest must be off.
+        On shared storage, the destination gets overlays of the disks instead of copies. The guest must be off.
         ``progress`` is called with the numbers of copied bytes and of all bytes. Returns the id of the move and the
         names of the disks. Raises InstanceNotFound if there are no disks, and ResizeError if the transfer fails.
         """
@@ -195,12 +198,13 @@ class DiskMover:
         receiver = self.destination(dest, uuid)
         if dest['host'] == self.host:
             return
+        # If <uuid>_resize is not of this move, ``carry`` has not begun, so there is no copy at the destination.
         if InstanceDirectory(self.instances_path, uuid, KEPT).move() != dest['move']:
-            return  # the move has copied nothing to this destination, so there is nothing to delete
+            return
         try:
             found = receiver.discard(dest['move'])
         except command.CommandFailed as error:
-            # Log only a warning, because the destination deletes the copy itself when it undoes its part of the move.
+            # Log only a warning: when the move is undone at the destination, ``discard`` deletes the copy there.
             LOG.warning(
                 'Host %s may still have a copy of the disks of server %s; the host deletes the copy when it undoes '
                 'its part of the move: %s',
@@ -235,7 +239,10 @@ class DiskMover:
         return kept
 
     def _directories(self, uuid: str) -> tuple[InstanceDirectory, InstanceDirectory]:
-        """Return two directories of a server: <uuid>_resize with the kept originals, and the current one, <uuid>."""
+        """Return two directories of a server: <uuid>_resize, and <uuid>, the directory of the disks in use.
+
+        During a move, <uuid>_resize has the original disks, which are kept until the move is confirmed or reverted.
+        """
         return (InstanceDirectory(self.instances_path, uuid, KEPT), InstanceDirectory(self.instances_path, uuid))
 
     def _copy(
@@ -248,8 +255,8 @@ class DiskMover:
         """
         layers.join(kept)
         for name, found in kept.disks().items():
-            # Each host formats its own base files of empty disks, so the same file has other bytes at the destination.
-            # The data of such a base file are written into the disk, so that the move need not copy the base file.
+            # Each host formats the base files of empty disks (ephemeral, swap) itself, so their bytes differ by host.
+            # Flatten the overlay of an empty base file: its data are written into the overlay, and it is not copied.
             if found.backing and is_blank(found.backing):
                 disk.flatten(kept.file(name), [found.backing])
         paths = [kept.file(name) for name in kept.carried(_LEFT_BEHIND)]
@@ -273,10 +280,10 @@ class DiskMover:
         receiver.end(dest['move'])
 
     def confirm(self, uuid: str) -> None:
-        """Delete the originals of a server's disks that were kept during a move.
+        """Delete the directory <uuid>_resize, in which a move has kept the original disks.
 
-        On shared storage, the files that the destination's disks still read from are first moved to the destination's
-        directory.
+        On shared storage, the disks in use are overlays of these originals. In this case the originals are first moved
+        to the server's directory <uuid>, where they stay as layers.
         """
         kept, current = self._directories(uuid)
         if kept.is_of(self.host):
@@ -286,7 +293,7 @@ class DiskMover:
         self._forget(current, kept)
         if kept.exists() and current.exists():
             layers.adopt(kept, current)
-            # The copy in this directory now replaces the original disks, so the mark of the move is deleted.
+            # The disks in ``current`` were made by this move and are now the only ones: delete the record of the move.
             if current.move() == kept.move():
                 current.unmark_move()
         files.remove_tree(kept.path)
@@ -294,8 +301,8 @@ class DiskMover:
     def is_aside(self, uuid: str) -> bool:
         """Return True if the server's original disks are in <uuid>_resize, where a move keeps them.
 
-        In this case the directory <uuid> does not exist, or it is the copy that the same move has made. Otherwise
-        <uuid>_resize is a leftover of an earlier move, and the result is False.
+        Return True only if the directory <uuid> does not exist, or if move.json has the id of the same move in <uuid>
+        and <uuid>_resize. Otherwise <uuid>_resize is a leftover of an earlier move.
         """
         kept, current = self._directories(uuid)
         return (
@@ -323,7 +330,8 @@ class DiskMover:
     def _forget(self, current: InstanceDirectory, marked: InstanceDirectory) -> None:
         """Delete the snapshots that a move has made of the server's images in the Ceph pool.
 
-        ``marked`` is the directory in which the move is recorded, and ``current`` is the server's directory <uuid>.
+        ``marked`` is the directory that records the id of the move and the images: <uuid>_resize or <uuid>.
+        ``current`` is the directory <uuid>, whose name is the server's uuid.
         """
         move = marked.move()
         for image in _lasting(os.path.basename(current.path), marked) if move else ():
@@ -334,9 +342,9 @@ class DiskMover:
     def discard(self, uuid: str, same_host: bool) -> None:
         """Delete the copy of the disks that a move brought to this host.
 
-        ``same_host`` is True if this host is also the source of the move. Three kinds of directories are not deleted: a
-        directory with the only copy of the server's disks, a directory that no move made, and a directory of another
-        host.
+        The copy is <uuid>_incoming while it is incomplete, and <uuid> afterwards. ``same_host`` is True if this host is
+        also the source of the move: then <uuid> is deleted only if the original disks are in <uuid>_resize. A directory
+        that records no move in move.json, or that has another host as its owner, is never deleted.
         """
         coming = InstanceDirectory(self.instances_path, uuid, COMING)
         if coming.is_of(self.host):
@@ -351,11 +359,11 @@ class DiskMover:
             files.remove_tree(current.path)
 
     def _discard_made(self, uuid: str, current: InstanceDirectory, move: str) -> None:
-        """Delete the server's images in the pool that this host, as the destination, made for the new flavor.
+        """Delete the server's images in the pool that this host, as the destination, has made during a move.
 
-        ``current`` is the server's directory, which records the images. An image with a snapshot of this move is kept,
-        because it existed before the move. An image that belongs to another host is kept, too, because the source may
-        already have restored its disks.
+        ``current`` is the server's directory, which records the images. An image with a snapshot of the move is kept,
+        because it existed before the move. An image whose recorded owner is another host is kept, too: it is in use by
+        the source, which has already restored the server.
         """
         for name in current.pooled():
             image = image_of(uuid, name)
@@ -365,7 +373,10 @@ class DiskMover:
 
 
 def _lasting(uuid: str, directory: InstanceDirectory) -> list[str]:
-    """Return the names of a server's images in the Ceph pool whose old content is restored if the move is reverted."""
+    """Return the names of a server's images in the Ceph pool of which a move makes snapshots, to restore their content.
+
+    They are the images of all disks except swap, which needs no restoring. ``directory`` records the disks.
+    """
     return [image_of(uuid, name) for name in directory.pooled() if name not in _LEFT_BEHIND]
 
 
@@ -391,9 +402,9 @@ class _Base:
 
 
 def _counted(paths: Sequence[str], progress: Progress | None) -> Going:
-    """Return a callback that reports to ``progress`` how many bytes were transferred, and the total.
+    """Return a callback that is called with numbers of transferred bytes, adds them up, and reports the sum.
 
-    The total is the disk space that the files take, without their holes.
+    It calls ``progress(sum, total)``. The total is the disk space of the files ``paths``, without their holes.
     """
     total, done = sum(files.used(path) for path in paths), 0
 

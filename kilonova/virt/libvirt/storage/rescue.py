@@ -42,8 +42,8 @@ class RescueSystem:
         format: Format of the rescue disk.
         device: Device type of the rescue disk.
         bus: Bus of the rescue disk. None means the guest's default.
-        stable: True if the server's disks keep their device names and the rescue disk is added after them. Otherwise
-            the rescue disk is the first disk.
+        stable: True for a stable device rescue: the rescue disk is the guest's last disk, and the guest boots from it.
+            If False, the rescue disk is the first disk (vda), and the server's disks come after it.
         files: Names of the files that the rescue system has of its own: config drive, kernel and ramdisk.
         drive: Device type of the rescue system's config drive.
         command_line: The kernel command line of the rescue image, '' if it has none. None means that an older release
@@ -59,9 +59,10 @@ class RescueSystem:
     command_line: str | None = None
 
     def disks(self, at: Callable[[str, str], GuestDisk], own: tuple[GuestDisk, ...]) -> tuple[GuestDisk, ...]:
-        """Return the disks of the rescued guest: the server's ``own`` disks and the rescue system's disks.
+        """Return the rescued guest's disks in their order: the server's disks ``own``, and the rescue system's disks.
 
-        ``at(name, format)`` must return the server's disk of this name as a GuestDisk.
+        The rescue disk is the last one in a stable device rescue, otherwise the first one. ``at(name, format)`` must
+        return the server's disk of this name as a GuestDisk.
         """
         kept = tuple(each for each in own if CONFIG not in self.files or each.name != CONFIG)
         drive = (

@@ -2,7 +2,7 @@
 
 A secret exists as long as its volume is connected to this host.
 
-    passphrase = secrets.keep(volume)       # stored in libvirt, which returns it to no client
+    passphrase = secrets.keep(volume)       # read from the key manager, and stored in libvirt as a private secret
     secrets.forget(volume.volume_id)
     secrets.clear()                         # delete the secrets of volumes that no domain has
 

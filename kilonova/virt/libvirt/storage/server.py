@@ -70,7 +70,7 @@ class ServerDisks(DiskPlaces):
                 ('[libvirt]images_rbd_glance_store_name is set', bool(self._conf.libvirt.images_rbd_glance_store_name)),
             ):
                 if is_set:
-                    raise DriverMisconfigured(reason=f'{option}, which is not supported with [libvirt]images_type rbd')
+                    raise DriverMisconfigured(reason=f'{option}; this is not supported with [libvirt]images_type rbd')
             self.pool.check()
             return
         if self._allocates and not disk.allocates(path):
@@ -95,7 +95,10 @@ class ServerDisks(DiskPlaces):
         return self.guest_disks(instance.uuid, wanted, asked)
 
     def root_bytes(self, uuid: str) -> int:
-        """Return the maximum size in bytes of the root disk if it is written to one file without a backing file."""
+        """Return an upper bound, in bytes, of the space that an image of the root disk takes without a backing file.
+
+        It is the space that the disk and its backing files take now, and at most the disk's virtual size.
+        """
         directory = self.directory(uuid)
         if DISK in directory.pooled():
             return self.pool.used(image_of(uuid, DISK))
@@ -206,7 +209,7 @@ class ServerDisks(DiskPlaces):
         directory = self.directory(instance.uuid)
         formats, kept = directory.formats(), directory.asked()
         for name, size in ((DISK, instance.flavor.root_gb), (EPHEMERAL, instance.flavor.ephemeral_gb)):
-            # An ephemeral disk whose size the user requested keeps this size, even if the new flavor has another size.
+            # Grow only the ephemeral disk of the flavor. An ephemeral disk that the user requested keeps its size.
             if name in formats and size and not (name == EPHEMERAL and name in kept):
                 if formats[name] == RBD:
                     self.pool.grow(image_of(instance.uuid, name), size * disk.GIB)
@@ -214,15 +217,16 @@ class ServerDisks(DiskPlaces):
                     disk.grow(directory.file(name), formats[name], size * disk.GIB)
         self.renew_swap(instance, image_meta)
         for name, found in directory.disks().items():
-            # The move copied the disks as sparse files, so their disk space is reserved again.
-            # Layers (backing files from earlier moves) are only read, so no space is reserved for them.
+            # With preallocation, reserve the disks' space again, because the move has copied the disks as sparse files.
+            # Reserve no space for layers (backing files from earlier moves), because the guest does not write to them.
             if name != CONFIG and not layers.is_layer(name):
                 self.allocate(directory.file(name), found.virtual_size)
 
     def renew_swap(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Make the swap disk fit the flavor after a move, and create missing ephemeral and swap disks.
+        """Create the swap and ephemeral disks that the server must have after a move and that are missing.
 
-        A move leaves the swap disk in a Ceph pool unchanged, so it is replaced if the flavor requires another size.
+        A swap file is missing, because a move does not copy it. A swap disk in the Ceph pool stays there. If its size
+        differs from the size that the flavor requires, it is deleted and created again.
         """
         directory = self.directory(instance.uuid)
         if SWAP in directory.pooled():
@@ -232,12 +236,11 @@ class ServerDisks(DiskPlaces):
         self._add_blanks(instance, image_meta, directory)
 
     def ensure_bases(self, instance: objects.Instance, image_meta: ImageMeta) -> None:
-        """Make again the kernel, the ramdisk and the base files that a guest needs to start, if they were deleted.
+        """Create the kernel, the ramdisk and the base files that a guest needs to start, if they were deleted.
 
-        An image has the same content whenever it is fetched, and swap contains nothing that the guest needs later. The
-        base file of an ephemeral disk cannot be made again. Formatting a new file gives other bytes, which do not fit
-        the blocks that the guest has written. Raises GuestFailed with the file's name if the base file of an ephemeral
-        disk is missing.
+        The base file of a root disk is fetched again as the same image, and the base file of swap is formatted again.
+        An ephemeral disk is an overlay that needs the exact bytes of its base file. Formatting a new base file gives
+        other bytes. So GuestFailed, with the file's name, is raised if the base file of an ephemeral disk is missing.
         """
         directory = self.directory(instance.uuid)
         self._add_kernels(instance, directory)
@@ -336,9 +339,10 @@ class ServerDisks(DiskPlaces):
             self.drop(uuid, name)
 
     def _drop_others(self, uuid: str, keep_ephemeral: bool) -> None:
-        """Delete ephemeral disks, swap and layers. Root disk and config drive are kept.
+        """Delete all disks of a server except the root disk and the config drive, before the others are made again.
 
-        Ephemeral disks are kept, too, if ``keep_ephemeral`` is set.
+        Layers (backing files from earlier moves) are deleted, too. With ``keep_ephemeral``, ephemeral disks and their
+        layers are kept.
         """
         for name in self.directory(uuid).formats():
             kept = keep_ephemeral and layers.origin(name).startswith(wishes.EPHEMERAL)
@@ -371,7 +375,7 @@ class ServerDisks(DiskPlaces):
 
     def _image(self, instance: objects.Instance, image_meta: ImageMeta, most: int | None = None) -> disk.BaseFile:
         # Prefer the id in ``image_meta`` to instance.image_ref, which is not always the image of the root disk.
-        # Unshelving builds the server from a snapshot of its root disk, whose id is in ``image_meta``.
+        # An unshelved server is built from a snapshot: ``image_meta`` has its id, image_ref the id of the first image.
         return self._cache.image(image_meta.get('id') or instance.image_ref, image_meta, self._download, most)
 
 
@@ -395,8 +399,8 @@ def _no_images(image_id: str, target: IO[bytes]) -> object:
 def _bases_in_use(path: str, bases: str) -> set[str]:
     """Return the names of the files that any disk in a subdirectory of ``path`` reads from.
 
-    The directory ``bases`` is left out. On shared storage the result includes the files of other hosts' servers. Only
-    names are compared, because the same directory may have another path on another host.
+    The directory ``bases`` is left out. On shared storage the result includes the files of other hosts' servers. The
+    names have no directories, because another host may have the cache directory under another path.
     """
     found: set[str] = set()
     with os.scandir(path) as entries:

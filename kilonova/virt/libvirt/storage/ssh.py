@@ -73,7 +73,7 @@ _TRUNCATE = 'umask 077; truncate -s "$2" "$1"'
 _HEAD = 'if [ -e "$1" ]; then head -c 4 "$1" | od -An -tx1; fi'
 _SUM = 'sha256sum < "$1"'
 _DIRECTORY = 'mkdir -p "$1"'
-# _MOVE and _END may run twice, if the answer to the first run was lost. The second run finds the rename done.
+# If the answer to a run of _MOVE or _END is lost, it is run again: it finds the rename done, and does nothing.
 _MOVE = 'if [ -e "$1" ]; then mv "$1" "$2"; fi'
 _END = (
     'if [ -e "$1" ]; then rm -rf "$2_del" && if [ -e "$2" ]; then mv "$2" "$2_del"; fi && mv "$1" "$2" && '
@@ -86,7 +86,10 @@ _DISCARD = (
 
 
 class Cut(command.CommandFailed):
-    """The connection to the other machine was cut. The data that have arrived there are kept."""
+    """The error of a command or a transfer whose ssh connection to the other machine was cut.
+
+    Data that have arrived at the other machine are kept there, so the transfer can be continued.
+    """
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Remote:
         except (command.CommandFailed, ValueError) as error:
             raise self._unmovable(str(error)) from error
         if found != self._offer['storage_id']:
-            raise self._unmovable(f'the machine at {address} does not have the storage of the destination')
+            raise self._unmovable(f'the machine at {address} does not have the storage id of the destination')
         return int(free)
 
     def has_arrived(self, move: str) -> bool:
@@ -289,7 +292,7 @@ class Remote:
         # The pipe is written without os.write, because eventlet's os.write works in green threads only.
         reads, writes = os.pipe()
         pipe = io.FileIO(writes, 'wb')
-        # stderr is written to a file, because no thread reads a pipe during the transfer.
+        # stderr goes to a file: ssh would hang if stderr were a pipe that is full, because no thread reads it now.
         with tempfile.TemporaryFile('w+', errors='replace') as stderr, contextlib.ExitStack() as open_ends:
             open_ends.callback(pipe.close)
             try:
@@ -304,7 +307,8 @@ class Remote:
             finally:
                 os.close(reads)
             try:
-                with contextlib.suppress(BrokenPipeError):  # ssh's exit code and stderr say why it ended
+                # If ssh ends early, the write fails. Ignore this error: ssh's exit code and stderr have the reason.
+                with contextlib.suppress(BrokenPipeError):
                     while sent < length:
                         count = min(PIECE, length - sent)
                         concurrency.native(_move, stream.fileno(), pipe, start + sent, count)
@@ -319,7 +323,7 @@ class Remote:
             except BaseException:
                 process.kill()
                 process.wait()
-                # Report a negative number of bytes, because the bytes of this incomplete block will be sent again.
+                # Subtract this block's bytes from the progress, because the whole block will be sent again.
                 with contextlib.suppress(Exception):
                     going(-sent)
                 raise
@@ -341,7 +345,7 @@ class _Pace:
 def _move(source: int, target: io.FileIO, offset: int, count: int) -> None:
     """Write ``count`` bytes of the file ``source``, beginning at ``offset``, to the pipe ``target``."""
     data = os.pread(source, count, offset)
-    # If the source file has become shorter, the missing bytes are sent as zeros.
+    # Send zeros if the source file (a log, for example) has become shorter: the receiver expects ``count`` bytes.
     data = data.ljust(count, b'\0')
     view = memoryview(data)
     while view:

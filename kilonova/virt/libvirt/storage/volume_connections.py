@@ -73,16 +73,18 @@ class HostVolumes:
     def coming(self, instance: objects.Instance) -> list[AttachedVolume]:
         """Return a server's volumes with their attachments to this host, the destination of its live migration.
 
-        Raises VolumeUnsupported if this host cannot connect one of them.
+        During a live migration, each volume has one attachment for the source and one for the destination. Raises
+        VolumeUnsupported if this host cannot connect one of the volumes.
         """
         found = [volume for one in instance.volumes if (volume := one.coming(self._libvirt.name)) is not None]
         self.check(found)
         return found
 
     def origins(self, instance: objects.Instance, which: Iterable[AttachedVolume]) -> dict[str, str]:
-        """Connect these volumes. Return a dict from volume id to the XML with which QEMU finds the volume on this host.
+        """Connect the volumes ``which`` to this host, the destination of a live migration.
 
-        Raises VolumeUnsupported if a volume cannot be connected.
+        Return a dict from volume id to a <disk> element, as XML, that has the volume's <source> on this host. The
+        source host writes it into the guest's XML. Raises VolumeUnsupported if a volume cannot be connected.
         """
         return {
             volume.volume_id: volumes.origin(self.connect(instance, volume), self._host.settings) for volume in which
@@ -162,12 +164,12 @@ class HostVolumes:
     def given_back(
         self, instance: objects.Instance, which: Iterable[AttachedVolume], force: bool = False
     ) -> Iterator[None]:
-        """Disconnect the volumes ``which`` when the ``with`` block has ended.
+        """Disconnect the volumes ``which`` from this host when the ``with`` block has ended without an exception.
 
         In the ``with`` block, the caller removes the guest, or detaches the volumes from the guest.
 
-        Only volumes with a stored attachment to this host are disconnected. Raises VolumeFailed if a volume cannot be
-        disconnected. With ``force`` a failure is only logged, and data that were not flushed may be lost.
+        A volume that is not attached to this host is ignored. Raises VolumeFailed if a volume cannot be disconnected.
+        With ``force`` a failure is only logged, and data that were not flushed may be lost.
         """
         known = (volume.at(self._libvirt.name) for volume in which)
         mine = [volume for volume in known if volume is not None and volume.kind is not None]
@@ -189,8 +191,9 @@ class HostVolumes:
         """Read the new size of a volume that has grown, and return the new size in bytes of the disk in the guest.
 
         ``path`` is the volume's path on this host, if it has one. For an encrypted block device, the result is the
-        volume's size without its LUKS header. For other volumes it is the full size: for encrypted files and Ceph
-        images, QEMU itself adds the header. Raises VolumeFailed if the host sees a smaller size than the volume has.
+        volume's size without its LUKS header. For all other volumes it is the full size: to the size of an encrypted
+        file or Ceph image, QEMU itself adds its LUKS header. Raises VolumeFailed if the host sees a smaller size than
+        the volume has.
         """
         wanted = volume.size << 30
         if volume.kind in (volumes.RBD, NFS):

@@ -73,7 +73,7 @@ class Bricks:
             )
         except errors as error:
             if options.volume_enforce_multipath:
-                raise VolumeUnsupported(volume='any', host=self._conf.host, reason=str(error)) from error
+                raise VolumeUnsupported(volume='of any kind', host=self._conf.host, reason=str(error)) from error
             LOG.warning(
                 'This host can only have volumes in Ceph and NFS, because os-brick could not read the storage '
                 'properties of the host: %s',
@@ -171,8 +171,9 @@ class Bricks:
     ) -> str | None:
         """Run cryptsetup as root and return its output.
 
-        ``text`` is written to its standard input. ``no`` is the exit code by which cryptsetup answers "no" to a
-        question; in this case None is returned. Raises VolumeFailed for all other errors of cryptsetup.
+        ``text`` is written to its standard input. If ``no`` is given, return None if cryptsetup ends with this exit
+        code: ``isLuks``, for example, ends with 1 if a device has no LUKS header. Raises VolumeFailed for all other
+        errors of cryptsetup.
         """
         _module, errors = self._load()
         from os_brick.privileged import rootwrap

@@ -12,8 +12,8 @@ from kilonova.virt.libvirt.xml.base import Element, node
 class Controller:
     """A bus controller of a type and model.
 
-    An additional (companion) USB controller has the ``index`` of its main controller. ``start`` is the number of the
-    main controller's port at which the companion's ports begin.
+    All controllers of one USB bus have the same ``index``: a main controller (USB 2) and its companions for slow
+    devices. ``start`` is the number of the bus's port at which the ports of a companion begin (startport in libvirt).
     """
 
     type: str
@@ -112,7 +112,7 @@ class Graphics:
     secure: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
-    # A dict from element name to the attribute for the setting's value. For all other elements it is 'compression'.
+    # The attribute for a setting's value is 'mode' in the element <streaming>, and 'compression' in all other elements.
     ATTRIBUTES: ClassVar[dict[str, str]] = {'streaming': 'mode'}
 
     def element(self) -> Element:

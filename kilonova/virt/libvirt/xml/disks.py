@@ -11,8 +11,8 @@ from kilonova.virt.libvirt.xml.base import Element, node, on
 class FileDisk:
     """A disk or a CD that is a file of the host.
 
-    ``limits`` is a dict from I/O limit (an element of <iotune>) to its value. ``boots`` is True if the guest boots from
-    this disk. ``packed`` switches on virtio's packed rings.
+    ``limits`` are I/O limits by the names of libvirt's <iotune> elements, such as {'total_iops_sec': 500}. ``boots`` is
+    True if the guest boots from this disk. ``packed`` is True if a virtio disk uses packed virtqueues.
     """
 
     path: str

@@ -15,7 +15,7 @@ class InterfaceElement:
         bridge: The bridge. None if an agent on the host connects the card instead.
         device: The name of the card's tap device on the host.
         ovs_port: The id of the port in Open vSwitch, if the bridge belongs to Open vSwitch.
-        offloads: True if host and guest may leave checksums and the splitting of large packets to each other.
+        offloads: True if checksum offload and segmentation offload (TSO, GSO) between guest and host are switched on.
     """
 
     mac: str

@@ -211,7 +211,7 @@ def test_a_destination_without_room_is_refused(rig: Any, monkeypatch: pytest.Mon
     for needed in (own + base, own):
         with monkeypatch.context() as full:
             full.setattr('shutil.disk_usage', lambda path: SimpleNamespace(total=1 << 40, used=1 << 40, free=1000))
-            with pytest.raises(errors.DisksUnmovable, match=f'to gpu2: they need {needed} bytes, but only 1000 are'):
+            with pytest.raises(errors.DisksUnmovable, match=f'disks need {needed} bytes, but only 1000 bytes are free'):
                 rig.here.moves.check_move(instance, rig.there.moves.prepare_move(), new_flavor(root_gb=2))
         rig.there.disks.fetch(instance, image_meta())
 

@@ -134,7 +134,7 @@ def test_a_disk_that_somebody_has_open_is_removed_later(rig: PoolRig) -> None:
     assert rig.cluster.images == {}
     instance = spawn(rig)
     rig.cluster.images[f'vms/{instance.uuid}_disk'].opened = 14
-    with pytest.raises(errors.Unanswered, match=f'vms/{instance.uuid}_disk is still open in a client'):
+    with pytest.raises(errors.Unanswered, match=f'vms/{instance.uuid}_disk cannot be deleted, because'):
         rig.here.guests.destroy(instance)
     assert rig.here.disks.list_directories() == [instance.uuid], 'whoever comes again finds what is left'
     rig.here.guests.destroy(instance)
@@ -205,7 +205,7 @@ def test_a_server_that_is_deleted_in_the_middle_of_a_move_leaves_nothing(rig: Po
 def test_a_host_without_the_pool_gets_no_such_disks(rig: PoolRig) -> None:
     instance = spawn(rig)
     other = {**rig.there.moves.prepare_move(), 'pool': f'{SECRET}/vms'}
-    with pytest.raises(errors.DisksUnmovable, match='they are in Ceph pool vms, which the destination does not use'):
+    with pytest.raises(errors.DisksUnmovable, match='disks are in Ceph pool vms, which the destination does not use'):
         rig.here.moves.check_move(instance, other, new_flavor())
     rig.cluster.images[f'vms/{instance.uuid}_disk'].size = 2 * GIB
     with pytest.raises(errors.ResizeError, match='Unable to resize disk down'):
@@ -346,9 +346,9 @@ def test_the_pool_is_the_hosts_disk(rig: PoolRig) -> None:
         ({'images_rbd_pool': 'none'}, r'images_rbd_pool none cannot be used: rbd info .*error opening pool'),
         ({'images_rbd_pool': 'secret'}, r'secret cannot be used: rbd info (?!.*unable).*Permission denied'),
         ({'images_rbd_pool': 'images'}, r'images_rbd_pool images cannot be used: ceph df failed: its output does not'),
-        ({'images_rbd_glance_store_name': 'ceph'}, 'images_rbd_glance_store_name is set, which is not supported'),
-        ({'preallocate_images': 'space'}, "preallocate_images is 'space', which is not supported"),
-        ({'force_raw_images': False}, 'force_raw_images is off, which is not supported'),
+        ({'images_rbd_glance_store_name': 'ceph'}, 'images_rbd_glance_store_name is set; this is not supported'),
+        ({'preallocate_images': 'space'}, "preallocate_images is 'space'; this is not supported"),
+        ({'force_raw_images': False}, 'force_raw_images is off; this is not supported'),
     ],
 )
 def test_what_can_not_be_is_refused_at_the_start(

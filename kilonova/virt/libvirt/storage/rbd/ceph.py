@@ -40,7 +40,7 @@ NAME = re.compile(r'[A-Za-z0-9_.][A-Za-z0-9_.-]*')
 _PATH = re.compile(r'[^:@\\=]*')
 # Exit codes of a command that took too long: an errno value from rbd, 124 or 137 from the program ``timeout``.
 _TIMED_OUT = errno.ETIMEDOUT, 124, 137
-# Texts of errors that have the exit code ENOENT but do not mean that an image is missing.
+# If the program rbd fails with exit code ENOENT and one of these texts, the pool is missing, not the image.
 _NOT_OF_THE_IMAGE = ('error opening pool', 'error opening default pool')
 # Texts that the programs of Ceph print if Ceph does not answer. The exit code can be any number in this case.
 _SILENCE = ("couldn't connect", 'timed out')

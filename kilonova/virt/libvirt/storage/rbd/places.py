@@ -75,7 +75,7 @@ class DiskPlaces:
     def own_directories(self, uuid: str) -> list[str]:
         """Return the paths of the directories on this host in which a server may have files, even if they don't exist.
 
-        Directories of another host on shared storage are left out.
+        On shared storage, a directory that records another host as its owner is left out.
         """
         found = (InstanceDirectory(self._conf.instances_path, uuid, suffix) for suffix in ('', KEPT, COMING))
         return [each.path for each in found if each.is_of(self._conf.host)]
@@ -206,10 +206,10 @@ class DiskPlaces:
         return True
 
     def hand_back(self, uuid: str, source: str) -> None:
-        """Undo ``take_over``: record ``source`` as the owner of the disks again.
+        """Undo ``take_over`` on this host: record ``source`` as the owner of the disks again.
 
-        If this host and ``source`` share only the pool, but not the directories, the server's directory on this host is
-        deleted.
+        If the server's directory is on shared storage, ``source`` uses it again. If only the Ceph pool is shared,
+        ``take_over`` made the directory on this host, and it is deleted.
         """
         self.own(uuid, source)
         directory = self.directory(uuid)
@@ -218,7 +218,7 @@ class DiskPlaces:
             remove_tree(directory.path)
 
     def _of_host(self, uuid: str, host: str) -> dict[str, RbdImageOwner]:
-        """Return a dict from disk name to owner record, for the images of a server in the pool that ``host`` owns.
+        """Return a dict from disk name to owner record, for those images of a server whose recorded owner is ``host``.
 
         An image without an owner record is incomplete, so it is left out.
         """

@@ -40,7 +40,11 @@ _REFUSED = errno.EPERM, errno.EACCES
 
 @dataclass(frozen=True)
 class RbdImageOwner:
-    """The metadata of an image: the host that it belongs to, and the user's request for this disk."""
+    """The record of a disk's owner, stored in the metadata of the disk's RBD image.
+
+    ``host`` is the host whose server has the disk. ``wish`` is the user's request for the disk. Another host reads it
+    when it takes over the server.
+    """
 
     host: str
     wish: RequestedDisk
@@ -71,7 +75,7 @@ class RbdPool:
         """
         self._ceph.check()
         try:
-            # This call shows whether the pool can be opened. An image with the name 'kilonova' need not exist.
+            # A query for any image name raises an error if the pool cannot be opened. The image need not exist.
             self.size('kilonova')
             self.room()
         except command.CommandFailed as error:
@@ -105,7 +109,10 @@ class RbdPool:
             raise
 
     def used(self, image: str) -> int:
-        """Return the maximum number of bytes that the data of an image take together with the data of its parent."""
+        """Return an upper bound, in bytes, of the data in an image and in the parent that the image was cloned from.
+
+        Data of the parent that the image has overwritten are counted twice. The result is at most the image's size.
+        """
         found = json.loads(self._ceph.rbd('info', '--format', 'json', self.path(image)))
         parent = found.get('parent')
         total = self._taken(self.path(image))
@@ -167,7 +174,7 @@ class RbdPool:
                     raise
                 if not left:
                     raise errors.Unanswered(
-                        who='Ceph', reason=f'{self.path(image)} is still open in a client'
+                        who='Ceph', reason=f'{self.path(image)} cannot be deleted, because a client has it open'
                     ) from error
             LOG.warning(
                 'Ceph image %s is still open in a client; %d more attempts to delete it', self.path(image), left
@@ -236,7 +243,10 @@ class RbdPool:
         return f'{self.path(image)}@{_KEY}_{snapshot}'
 
     def kept(self, image: str, snapshot: str) -> str:
-        """Return the name of a snapshot as qemu-img expects it, with the options of the Ceph client."""
+        """Return the name by which qemu-img opens a snapshot: rbd:<pool>/<image>@<snapshot>:id=…:conf=….
+
+        After the name of the snapshot come the options of the Ceph client.
+        """
         said = {'id': self._ceph.user, 'conf': self._ceph.conf, **self._ceph.limits()}
         return ':'.join(
             [f'rbd:{self._kept(image, snapshot)}', *(f'{name}={value}' for name, value in said.items() if value)]

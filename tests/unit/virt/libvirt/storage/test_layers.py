@@ -302,7 +302,7 @@ def test_a_storage_that_was_made_from_another(libvirt_rig: Any) -> None:
         shutil.copy(libvirt_rig.file('gpu2', name), libvirt_rig.file('gpu1', name))
     libvirt_rig.there = libvirt_rig.driver('gpu2')
     said = refused(libvirt_rig.here, libvirt_rig.there.moves.prepare_move(), instance)
-    assert 'from gpu1 to gpu2: both hosts have the same storage id, but the destination is not seen in' in said
+    assert 'from gpu1 to gpu2: both hosts have the same storage id, but the last start of the destination is' in said
 
 
 def test_a_destination_that_does_not_share_yet(shared_rig: Any) -> None:
@@ -310,7 +310,7 @@ def test_a_destination_that_does_not_share_yet(shared_rig: Any) -> None:
     dest = shared_rig.there.moves.prepare_move()
     del dest['run']
     shared_rig.file('', '.host.gpu2').unlink()
-    assert 'not seen in' in refused(shared_rig.here, dest, spawn(shared_rig))
+    assert 'not recorded in' in refused(shared_rig.here, dest, spawn(shared_rig))
 
 
 def test_one_storage_at_two_places(shared_rig: Any) -> None:

@@ -268,7 +268,7 @@ def test_an_address_is_an_address(remote_rig: Any, address: str | None) -> None:
 def test_an_address_that_leads_elsewhere_is_found_out(remote_rig: Any) -> None:
     refuses(
         remote_rig,
-        'from gpu1 to gpu2: the machine at ::1 does not have the storage of the destination',
+        'from gpu1 to gpu2: the machine at ::1 does not have the storage id of the destination',
         storage_id='of another host',
         address='::1',
     )
