@@ -223,7 +223,7 @@ class Domains:
             errors.PciDeviceUnsupportedHypervisor: if this hypervisor cannot pass devices through.
             MdevUnavailable: if a mediated device cannot be created.
             GuestFailed: if setting the trust mode of a function fails.
-            InterfaceUnsupported: if a port is bound in an unsupported way, or its function cannot be trusted.
+            InterfaceUnsupported: if a port's binding is not supported, or its function cannot be set to trusted.
         """
         uuid = guest.instance.uuid
         LOG.debug('Start _get_guest_xml disks=%s image_meta=%s', guest.disks, guest.image_meta, instance_uuid=uuid)

@@ -212,9 +212,10 @@ def allocates(directory: str) -> bool:
 
 
 def rebase(path: str, base: str, format_: str) -> tuple[str, ...]:
-    """Return the qemu-img command that makes the overlay ``path`` read from the backing file ``base``.
+    """Return the qemu-img command that writes ``base`` into the overlay ``path`` as its backing file.
 
-    ``format_`` is the format of ``base``, which must have the same content as the overlay's current backing file.
+    ``format_`` is the format of ``base``. The command changes only the header of the overlay, and no data. So ``base``
+    must have the same content as the overlay's current backing file.
     """
     return ('qemu-img', 'rebase', '-q', '-u', '-f', 'qcow2', '-b', base, '-F', format_, path)
 

@@ -276,7 +276,7 @@ class Remote:
 
     def _by_blocks(self, path: str, target: str, going: Callable[[int], None]) -> None:
         size = os.path.getsize(path)
-        # An earlier try may have sent the first blocks of the file. The last of them may be incomplete: send it again.
+        # Skip blocks that an earlier attempt has sent. The last of them may be incomplete, so it is sent again.
         there = int(self._run(_SIZE, target) or 0)
         begin = size if there == size else there // BLOCK * BLOCK
         with open(path, 'rb', buffering=0) as stream:
