@@ -48,16 +48,15 @@ _TOKEN = re.compile(r'(/os-console-auth-tokens/+)[^/]+')
 
 
 class FaultAndLogMiddleware:
-    """WSGI middleware that passes a request to the API or to the version documents, and logs it.
+    """WSGI middleware that passes a request to the API or to the application for version discovery, and logs it.
 
-    Requests whose path is below one of ``PREFIXES`` are passed to the application ``api``, and all others to the
-    application ``documents``. '/v2.1', '/v2.1/' and a GET of '/v2.1/<project>' are version documents, too.
+    The application ``api`` gets each request whose path is below one of ``PREFIXES``. The application ``documents``
+    gets all other requests, and also '/v2.1', '/v2.1/' and a GET of '/v2.1/<project>', whose response is a version
+    document.
 
-    Every error response is sent as a fault in JSON, also for webob's own error pages and for unexpected exceptions.
-    Only the response to a path without a route is webob's 404 page (``faults.no_route``).
-
-    The log has one line for each request. The response also has the request id in the older header ``OLDER_ID``, except
-    for version documents, as in Nova.
+    The middleware converts every error response to Nova's JSON error body, such as {"itemNotFound": {…}}. Only a path
+    that no route has gets webob's own 404 page. Each response of ``api`` has the request id also in the header
+    X-Compute-Request-Id, for older clients. The log has one line for each request.
     """
 
     OLDER_ID = 'x-compute-request-id'

@@ -60,7 +60,11 @@ def fault(code: int, message: str, retry_after: str | None = None) -> webob.Resp
 
 
 def no_route(environ: dict[str, Any]) -> WSGIApplication:
-    """Return the response to a path that does not exist: webob's own 404 page, not a fault."""
+    """Return the response to a path that no route has: webob's own page for 404, as in Nova.
+
+    The page is plain text or HTML. All other error responses have Nova's JSON error body, such as
+    {"itemNotFound": {"code": 404, …}}.
+    """
     environ[AS_IS] = True
     found: WSGIApplication = webob.exc.HTTPNotFound()
     return found
@@ -76,7 +80,7 @@ def of_error(error: Exception) -> webob.Response:
     if isinstance(error, webob.exc.HTTPException):
         return of_response(error)
     if engine.is_unreachable(error):
-        LOG.error('A database does not answer, so a request fails with status 503: %s', error)
+        LOG.error('Answering a request with status 503: the API database or a cell database does not answer: %s', error)
         return fault(503, 'A database of this cloud does not answer. Please try again later.')
     LOG.error('Unexpected exception in the API', exc_info=error)
     return fault(
@@ -100,7 +104,11 @@ def of_response(response: webob.Response) -> webob.Response:
 
 
 def _plain(response: webob.Response) -> str:
-    """Return the message on webob's page: the text after the title line, without mark-up."""
+    """Return the error message from an error page of webob, without HTML tags.
+
+    webob's page repeats the HTTP status in its first two lines (the title and the heading). The message follows them.
+    The message is used as the text of the JSON error body.
+    """
     lines = [
         line
         for line in re.sub(r'<[^<>]*>', '\n', response.text if response.charset else '').splitlines()

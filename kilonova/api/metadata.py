@@ -237,8 +237,9 @@ class MetadataService:
     def _password(self, known: Known, request: webob.Request) -> tuple[bytes, str]:
         """Return the server's encrypted password, or store the password that the guest sends with POST.
 
-        The guest encrypts its password for the owner of the server. A guest can set its password only once. After the
-        owner has cleared the password, the guest can set a new one.
+        The guest encrypts its password with the public key of the server's key pair, so only the owner can read it
+        (``nova get-password``). A POST is refused (409) if a password is stored already. The owner can delete the
+        stored password (``nova clear-password``), and then the guest can send a new one.
         """
         if request.method != 'POST':
             with known.cell.read() as conn:
@@ -296,7 +297,8 @@ def _ec2(about: GuestFacts, path: list[str]) -> tuple[bytes, str]:
     if rest[0] != 'meta-data':
         raise MetadataError(HTTPStatus.NOT_FOUND)
     for part in rest[1:]:
-        # A public key is listed as '0=<name>', and requested by its number.
+        # The list of public keys (public-keys/) has entries such as '0=<name>'. A guest requests the key by the number
+        # only, as public-keys/0/.
         found = (
             next((value for name, value in found.items() if name == part or name.startswith(f'{part}=')), None)
             if isinstance(found, dict)

@@ -112,7 +112,8 @@ NOUNS = (
 OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
-# Until 2.102 servers also had the path /os-volumes_boot, which dates from the extension for booting from volumes.
+# The routes of the path /os-volumes_boot. Until microversion 2.102 it is another name of the path /servers, which Nova
+# once needed for servers that boot from volumes.
 _SECOND = tuple(
     replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
     for route in _ROWS
@@ -125,11 +126,11 @@ _OWN_ROWS = tuple(replace(route, path=versions.OWN_PATH + route.path) for route 
 
 
 def operations(rule: str) -> list[tuple[str, str]]:
-    """Return the requests that are checked against a policy rule.
+    """Return the API requests that are checked against the policy rule with the name ``rule``.
 
-    Each request is a pair like ('POST', '/servers/{server_id}/action (os-start)'). Requests for which every caller must
-    pass the rule (``Route.policy``) come first. Requests whose handler checks the rule in some cases (``Route.asks``)
-    follow. The old paths /os-volumes_boot are left out.
+    Each request is a pair like ('POST', '/servers/{server_id}/action (os-start)'). First come the requests that always
+    need the rule (``Route.policy``). Then come the requests that need the rule only with certain parameters or for
+    certain response fields (``Route.asks``). The old paths /os-volumes_boot are left out.
     """
     asked = [route for route in (*_ROWS, *_OWN_ROWS) if route.policy == rule]
     found = [*asked, *(route for route in (*_ROWS, *_OWN_ROWS) if rule in route.asks)]

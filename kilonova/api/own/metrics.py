@@ -18,9 +18,9 @@ RULES = (rule(SHOW, ADMIN, 'Read how many devices there are, by host, kind, stat
 
 
 def show(call: Call) -> Any:
-    """Return the numbers of devices in Prometheus' text format (``GET /metrics``).
+    """Return the numbers of PCI devices by host, kind, status and project, for Prometheus (``GET /metrics``).
 
-    Runs at most three SQL statements for each cell.
+    The text also says for each cell whether its database answered. Runs at most three SQL statements for each cell.
     """
     silent: list[Database] = []
 

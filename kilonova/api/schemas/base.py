@@ -23,11 +23,12 @@ from kilonova.api.schemas.types import FORMATS, BadName, Json
 from kilonova.api.versions import MAX, MIN
 from kilonova.errors import Invalid
 
-# From this microversion on, lists refuse unknown query parameters.
+# The default of ``QuerySchema.of``, for routes that define query parameters: from microversion 2.75 on, a request with
+# an unknown query parameter is refused. Before, unknown parameters are ignored.
 STRICT_SINCE = 75
-# From this microversion on, routes that define no query parameters refuse all query parameters.
+# The default for routes that define no query parameters: a request with any query parameter is refused from 2.102 on.
 STRICT_EVERYWHERE = 102
-# The maximum number of characters of the refused value in an error message, and also of the reason in the message.
+# An error message contains the refused value and the reason. Each of the two is cut to this number of characters.
 MOST_SAID = 2048
 
 
@@ -38,9 +39,10 @@ class ValidationError(Invalid):
 
 
 class Prop(NamedTuple):
-    """A property of an object or query, in the microversions ``since`` to ``until``.
+    """The schema of one property of a request body, or of one parameter of a query string.
 
-    If ``single`` is true, a query may contain the parameter only once.
+    The property exists in the microversions 2.``since`` to 2.``until``, both included. If ``single`` is true, a query
+    may contain the parameter only once. If it is false, the parameter may be repeated.
     """
 
     name: str
@@ -63,10 +65,9 @@ class Window(NamedTuple):
     until: int = MAX
 
 
-# --- JSON schema keywords of limited cost ----------------------------------------------------------------------------
-# Lengths are checked first, so that checking a value that is too long does not take much time.
-# A text that is longer than ``maxLength`` is not compared with a pattern or format.
-# The items of a list that is longer than ``maxItems`` are not checked.
+# --- JSON schema keywords, checked in limited time -------------------------------------------------------------------
+# The functions below replace checks of jsonschema that can take long. A value that exceeds ``maxLength``, ``maxItems``
+# or ``maxProperties`` is refused for this reason alone: its pattern, format, items and properties are not checked.
 # The keyword ``uniqueItems`` is checked with a set, so the time does not grow with the square of the number of items.
 # ``$`` in a pattern matches only the end of the text. Python's ``re`` would also match it before a final line feed.
 
@@ -83,7 +84,10 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def first_of(validator: Validator, value: object) -> jsonschema.ValidationError | None:
-    """Return the most relevant error of a value, or None if the value matches the schema."""
+    """Return the error to report for a value, or None if the value matches the schema of ``validator``.
+
+    If there are several errors, ``jsonschema.exceptions.best_match`` chooses one of the first 50.
+    """
     return jsonschema.exceptions.best_match(itertools.islice(validator.iter_errors(value), MOST_ERRORS))
 
 
@@ -91,7 +95,10 @@ _BOUNDS: dict[type, str] = {str: 'maxLength', list: 'maxItems', dict: 'maxProper
 
 
 def _is_long(value: Any, schema: dict[str, Any]) -> bool:
-    """Return whether a text, list or dict is longer than its schema allows. If it is, no other keyword is checked."""
+    """Return whether a text, list or dict exceeds the maxLength, maxItems or maxProperties of its schema.
+
+    Such a value is refused by this keyword. The slower keywords, such as pattern, then do not check the value.
+    """
     bound = _BOUNDS.get(type(value))
     return bound is not None and bound in schema and len(value) > schema[bound]
 
@@ -151,10 +158,10 @@ def _additional(validator: Validator, allowed: bool, value: Json, schema: dict[s
 
 
 def _limit(compare: Callable[[float, float], bool], word: str) -> Callable[..., Errors]:
-    """Return the check for the keyword minimum or maximum. It also applies to numbers that are written as text.
+    """Return a function that checks the JSON schema keyword minimum or maximum, also for a number in a text ('5').
 
-    ``compare(number, limit)`` returns whether a number is allowed. ``word`` is the middle of the error text, for
-    example 'less than the minimum'.
+    The function ``compare`` gets a number and the limit, and returns whether the number is allowed. ``word`` is a part
+    of the error message, for example 'less than the minimum' in "5 is less than the minimum of 10".
     """
 
     def check(validator: Validator, limit: float, value: Json, schema: dict[str, Any]) -> Errors:
@@ -207,9 +214,10 @@ VALIDATOR = jsonschema.validators.extend(
 
 # --- schemas of bodies and queries -----------------------------------------------------------------------------------
 def at(schema: Any, version: int) -> Any:
-    """Return ``schema`` as the plain JSON schema of microversion 2.``version``.
+    """Return the plain JSON schema of ``schema`` for microversion 2.``version``.
 
-    All ``Obj`` and ``Windows`` inside ``schema`` are replaced by plain JSON schemas.
+    ``schema`` may contain objects of the classes ``Obj`` and ``Windows``, which describe a schema for several
+    microversions. Each of them is replaced by the JSON schema that applies in this microversion.
     """
     if isinstance(schema, (Obj, Windows)):
         return schema.at(version)
@@ -228,10 +236,11 @@ class Schema:
         raise TypeError('Schema is an abstract class: use Obj or Windows')
 
     def check(self, body: Any, version: int, relaxed: bool = False) -> Any:
-        """Check a body and return it in the form that handlers get.
+        """Check a request body against the schema of microversion 2.``version``, and return the body.
 
-        ``relaxed`` is true for the 2.0 API: unknown keys are then removed instead of refused, and spaces around names
-        are removed. Raises ValidationError if the body does not match the schema.
+        ``relaxed`` is true for a request to the 2.0 API. Then unknown keys are not refused, but left out of the
+        returned body, and spaces at the start and end of names (format 'name') are removed.
+        Raises ValidationError if the body does not match the schema.
         """
         validator = self._validator(version)
         if relaxed:
@@ -335,7 +344,8 @@ def _raise(validator: Validator, value: object, what: str) -> None:
     if error is None:
         return
     message = str(error.cause) if error.cause is not None and str(error.cause) else error.message
-    # ``absolute_path`` is the path from the whole body. Inside anyOf or oneOf, ``path`` would be only its last part.
+    # ``absolute_path`` is the path from the root of the body or query to the refused value, such as ['server', 'name'].
+    # For an error inside anyOf or oneOf, ``path`` would begin only at the value that has the anyOf or oneOf.
     names = [part for part in error.absolute_path if what == 'field/attribute' or isinstance(part, str)]
     if not names or (names[-1] == 'name' and isinstance(error.cause, BadName)):
         raise ValidationError(detail=_cut(message))
@@ -354,7 +364,10 @@ def _cut(text: str) -> str:
 
 
 def _relax(value: Any, schema: Any) -> Any:
-    """Return the value without keys that the schema of an object does not have, and without spaces around names."""
+    """Return a copy of ``value`` for the 2.0 API, which accepts more than its JSON schema ``schema`` allows.
+
+    Keys that the schema does not know are left out. Spaces at the start and end of names (format 'name') are removed.
+    """
     if isinstance(value, str):
         return value.strip() if _is_name(schema) else value
     if isinstance(value, list) and isinstance(schema.get('items'), dict):

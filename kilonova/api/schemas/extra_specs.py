@@ -41,9 +41,9 @@ class InvalidExtraSpec(Invalid):
 class Spec(NamedTuple):
     """One extra spec that Nova or a plug-in defines, or several extra specs that have the same check.
 
-    ``name`` is a regular expression for the whole key. ``check`` returns a text that says what is wrong with a value,
-    or None if the value is valid. If ``always`` is true, values are checked at every microversion, not only since 2.86,
-    because Nova has no check of this extra spec.
+    ``name`` is a regular expression for the whole key. The function ``check`` gets a value, and returns an error text,
+    or None if the value is valid. If ``always`` is true, the value is checked in every microversion. Otherwise it is
+    checked from 2.86 on, because Nova's older microversions accept any value.
     """
 
     name: str
@@ -70,10 +70,10 @@ def _whole(minimum: int | None = None, maximum: int | None = None) -> Callable[[
 
 
 def _limit(part: str, *, off: bool = False) -> Callable[[str], str | None]:
-    """Return a function that checks the value of a CPU limit against the range of values that kernels accept.
+    """Return a function that checks the value of the extra spec quota:cpu_<part>.
 
-    ``part`` is a key of ``tuning.CPU_LIMITS``. The range depends on the version of the kernel, so a value is valid if
-    at least one version accepts it. If ``off`` is true, a value below 0 is valid too, and means no limit.
+    ``part`` is 'shares', 'period' or 'quota'. A value is valid if Linux accepts it with cgroups version 1 or version 2.
+    If ``off`` is true (for the quota), a negative value is valid too, and means no limit.
     """
     check = _whole(*tuning.CPU_LIMITS[part])
     return lambda value: None if off and re.fullmatch(r'-[0-9]{1,18}', value.strip()) else check(value)
@@ -121,7 +121,8 @@ def _either(*values: str) -> str:
 _COUNT, _SIZE = _whole(1), _whole(0)
 _CPU_LIST = _form(r'\^?\d+(-\d+)?(,\^?\d+(-\d+)?)*')
 _GROUP = r'([a-zA-Z0-9_-]{1,64})?'
-# Names of resource classes and traits: Placement has the standard names, and creates a name CUSTOM_… at its first use.
+# Regular expressions for the names of resource classes and traits: the standard names of Placement, and every name
+# CUSTOM_…, because operators can create such classes and traits in Placement at any time.
 _CLASSES = f'{_either(*os_resource_classes.STANDARDS)}|CUSTOM_[A-Z0-9_]+'
 _TRAITS = f'{_either(*os_traits.get_traits())}|CUSTOM_[A-Z0-9_]+'
 
@@ -188,10 +189,11 @@ _NAMESPACES = 'accel|hw|hw_rng|hw_video|os|pci_passthrough|quota|(resources|trai
 
 
 class _SpecTable(NamedTuple):
-    """The rows of the table of extra specs, prepared for a search.
+    """The known extra specs, with compiled regular expressions.
 
-    Each item of ``rows`` is a pair of a compiled regular expression for the keys of extra specs, and the ``Spec`` for
-    these keys. ``namespaces`` matches the namespaces in which unknown names are errors.
+    Each item of ``rows`` is a pair: the regular expression for the keys, and the ``Spec`` that checks their values.
+    ``namespaces`` matches the known namespaces, such as 'hw'. An unknown key in a known namespace (hw:nosuch) is
+    refused. A key in any other namespace is accepted.
     """
 
     rows: tuple[tuple[re.Pattern[str], Spec], ...]
@@ -222,10 +224,10 @@ def _table() -> _SpecTable:
 
 
 def check(values: Mapping[str, str], *, validated: bool = True) -> None:
-    """Raise InvalidExtraSpec for the first extra spec that is unknown or malformed.
+    """Raise InvalidExtraSpec for the first extra spec that is unknown or has a malformed value.
 
-    ``validated`` is false if the request's microversion is below 2.86: only extra specs with ``Spec.always`` are
-    checked.
+    ``values`` is a dict from key to value. ``validated`` is true from microversion 2.86 on. If it is false, unknown
+    keys are accepted, as in Nova, and only the values of the few extra specs with ``Spec.always`` are checked.
     """
     table = _table()
     for key, value in values.items():

@@ -93,10 +93,10 @@ def when(value: str) -> datetime.datetime:
 
 # --- format checks ---------------------------------------------------------------------------------------------------
 class BadName(ValueError):
-    """Error of a format check: a name is not valid.
+    """Error of a format check: a name has a control character, or spaces at its start or end.
 
-    If the property is called "name", the message of the error response is only the text of this error. Otherwise the
-    message also has the name of the property and the refused value.
+    As in Nova, the error message for a property with the key 'name' is only the text of this error. For any other key,
+    the message begins with the key and the refused value.
     """
 
 

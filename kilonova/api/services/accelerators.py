@@ -61,7 +61,11 @@ def specs_of(ctxt: RequestContext, server: ServerRef) -> dict[str, str]:
 
 
 def may_be_bound(ctxt: RequestContext, server: ServerRef) -> bool:
-    """Return whether the server's flavor asks for accelerators, or a port of the server is an accelerator."""
+    """Return whether Cyborg may bind accelerator requests (ARQs) to the server.
+
+    This is true if the server's flavor names a device profile, or if a port of the server has a vnic_type of Cyborg
+    (accelerator-direct, accelerator-direct-physical).
+    """
     return server_operations.has_accelerated_ports(server) or are_wanted(specs_of(ctxt, server))
 
 
@@ -71,14 +75,15 @@ def are_wanted(extra_specs: Mapping[str, str]) -> bool:
 
 
 def check_moves_live(backend: Backend, instance: Instance) -> None:
-    """Check that all accelerators of a running server can move with it in a live migration.
+    """Check that a live migration can move all accelerators of the server.
 
     Do nothing if the server's flavor asks for no accelerators.
 
     Raises:
-        AcceleratorsRefused: An accelerator is not bound, or its kind can't move to another host while the guest runs.
+        AcceleratorsRefused: An accelerator request (ARQ) of the server is not in the state Bound, or its accelerator is
+            not a mediated device. A PCI function of the host cannot be live migrated.
         NoAccelerators: The cloud has no accelerator service.
-        AcceleratorRequestOpFailed: Cyborg returned an error, or knows no accelerators of the server.
+        AcceleratorRequestOpFailed: Cyborg returned an error, or has no accelerator request for the server.
     """
     if not are_wanted(instance.flavor.extra_specs):
         return

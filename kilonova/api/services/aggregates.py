@@ -1,7 +1,7 @@
-"""Host aggregates and their availability zones: create, change, delete, add and remove hosts, update Placement.
+"""Host aggregates: create, change and delete aggregates, add hosts to them, and remove hosts from them.
 
-A host is in at most one availability zone. A host that has servers stays in its zone, because its servers were
-requested in that zone.
+An aggregate may name an availability zone for its hosts. A host is in at most one zone. While a host has servers, its
+zone cannot change, because users have chosen the zone of their servers.
 
 Placement has a copy of the aggregates, with the compute nodes of the hosts as members (``clients.aggregates``). The
 transaction that changes the hosts of an aggregate also inserts an operation row for the update of Placement. If this
@@ -51,7 +51,11 @@ class NotANumber(Invalid):
 
 
 class NotAdded(Conflict):
-    """Error 409: the host is in another zone already, or it has servers and the aggregate would change its zone."""
+    """Error 409: a host cannot be added to an aggregate, because of the aggregate's availability zone.
+
+    Either another aggregate puts the host into a different zone, or the host has servers, and the aggregate would move
+    the host, with its servers, to another zone.
+    """
 
     msg_fmt = 'Cannot add host to aggregate %(aggregate_id)s. Reason: %(reason)s.'
 
@@ -251,14 +255,18 @@ def _number(identifier: str) -> int:
 
 # --- availability zones ----------------------------------------------------------------------------------------------
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the availability zone of a host that is in the aggregates ``rows`` and in no others."""
+    """Return the availability zone of a host. ``rows`` are all aggregates of the host.
+
+    It is the zone of the first aggregate that names one, or else [DEFAULT]default_availability_zone.
+    """
     return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
 
 
 def _check_zone(backend: Backend, number: int, metadata: Mapping[str, Zone], error: type[Invalid]) -> None:
-    """Raise ``error`` if the new ``metadata`` would change the availability zone of hosts that have servers.
+    """Raise ``error`` if new metadata of an aggregate would move a host that has servers to another availability zone.
 
-    ``number`` is the id of the aggregate. Do nothing if ``metadata`` does not have the key ``availability_zone``.
+    ``number`` is the id of the aggregate. ``metadata`` are the keys to set or, with the value None, to delete. Only the
+    key ``availability_zone`` is checked.
     """
     if ZONE not in metadata:
         return
@@ -294,9 +302,10 @@ def _change(conn: engine.Connection, number: int, metadata: Mapping[str, str | N
 def _refuse_second_zone(
     row: Mapping[str, Any], neighbours: Iterable[Mapping[str, Any]], zone: Zone, error: type[KilonovaError]
 ) -> None:
-    """Raise ``error`` if hosts of the aggregate ``row`` are in an availability zone other than ``zone``.
+    """Raise ``error`` if a host of the aggregate ``row`` would be in two availability zones.
 
-    ``neighbours`` are all aggregates that contain one of these hosts. Do nothing if ``zone`` is None.
+    ``zone`` is the zone that the aggregate has or gets. ``neighbours`` are all aggregates that share a host with it: if
+    one of them names a different zone, ``error`` is raised. Do nothing if ``zone`` is None.
     """
     others = {other['metadata'][ZONE] for other in neighbours if other['id'] != row['id'] and ZONE in other['metadata']}
     if zone is not None and others - {zone}:

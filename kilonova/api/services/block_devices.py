@@ -1,10 +1,12 @@
 """Disks that a create asks for: check the block devices of the request, and build rows of block_device_mapping.
 
     wanted = read(request.block_devices, request.old_block_devices, flavor, limit=3, volumes=True, has_image=True)
-    wanted.root_volume      # the volume that the server boots from; None if the root disk is made from an image
-    wanted.image            # the image that the root disk names; None if only imageRef names it
-    wanted.rows(image_id)   # new rows for one server; [] if it has just the flavor's disks
+    wanted.root_volume      # the volume that the server boots from; None if the root disk is a local disk
+    wanted.image            # the image id in the block device of a local root disk; None if the id is only in imageRef
+    wanted.rows(image_id)   # new rows for one server's local disks; [] if it has just the flavor's disks
     wanted.volumes          # the volumes that ``services.volumes`` looks up, creates and attaches
+
+In this example a server may have at most 3 local disks, the cloud has a volume service, and the request has imageRef.
 
 Local disks are the root disk, which is made from the image, and blank disks. Blank disks are ephemeral disks (size in
 GiB) and swap disks (size in MiB). A request may ask for its own ephemeral or swap disks. They replace the flavor's
@@ -26,7 +28,8 @@ from kilonova.errors import Forbidden, Invalid
 SWAP = 'swap'
 VOLUME, SNAPSHOT, IMAGE, BLANK = 'volume', 'snapshot', 'image', 'blank'
 LOCAL = 'local'
-# The file systems, buses and device types that hosts support. The API refuses other values, which hosts would refuse.
+# The file systems, buses and device types that hosts support. The API refuses other values with error 400. Otherwise
+# the new server would fail later, on its host.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
 BUSES = frozenset(('virtio', 'scsi', 'sata', 'ide', 'usb'))
 DEVICE_TYPES = frozenset(('disk', 'cdrom'))
@@ -51,7 +54,8 @@ _OF_IMAGE: dict[str, type] = {
     'no_device': bool,
 }
 _COPIED = ('guest_format', 'device_type', 'disk_bus', 'device_name', 'tag')
-# For each source type: the key under which a block device has the id of its source, if the key ``uuid`` is missing.
+# A block device names its source by the key ``uuid`` or, in image properties, by one of the following keys, which
+# depends on the source type.
 _SOURCE_IDS = {VOLUME: 'volume_id', SNAPSHOT: 'snapshot_id', IMAGE: 'image_id'}
 
 
@@ -247,7 +251,11 @@ def of_snapshot(row: Mapping[str, Any], snapshot_id: str) -> dict[str, Any]:
 
 
 def as_properties(devices: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the image properties that describe these block devices, as a dict of texts."""
+    """Return the image properties that describe these block devices.
+
+    The result is {'block_device_mapping': <the devices as JSON>, 'bdm_v2': 'True', 'root_device_name': <such as
+    '/dev/vda', or ''>}.
+    """
     return {
         DEVICES: json.dumps(devices),
         _SECOND: 'True',
@@ -267,7 +275,7 @@ def of_image(properties: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
     if not strutils.bool_from_string(properties.get(_SECOND)):
         raise BadDevices(
-            reason=f'the value is in the older syntax; only the newer syntax, with {_SECOND}, is supported'
+            reason=f'its value is in the syntax of version 1; only version 2 is supported (property {_SECOND} is true)'
         )
     try:
         found = json.loads(text)
@@ -291,11 +299,11 @@ def _of_image(device: Mapping[str, Any]) -> dict[str, Any]:
 def beside_image(
     devices: Sequence[Mapping[str, Any]], of_image: Sequence[Mapping[str, Any]], image_id: str | None
 ) -> list[Mapping[str, Any]]:
-    """Combine the block devices of a create request with the block devices that its image describes.
+    """Return one list with the block devices of a create request and the block devices that its image describes.
 
-    ``of_image`` are the image's block devices. If the request has a root disk of its own, the image's root disk is left
-    out. An image with block devices has no disk data, so the request's local disk with the source ``image_id`` is left
-    out.
+    ``of_image`` are the image's block devices: volume snapshots, if the image was created from a server that boots from
+    a volume. Such an image has no disk data, so a local disk that would be made from it (``image_id``) is left out. If
+    the request names its own root disk, the image's root disk is left out.
     """
     if not of_image:
         return list(devices)
@@ -305,7 +313,10 @@ def beside_image(
 
 
 def has_root(devices: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether one of the block devices has boot index 0."""
+    """Return whether the block devices contain the root disk: a block device with boot index 0.
+
+    A root disk that is only named by imageRef has no block device.
+    """
     return any(_boot_index(device) == 0 for device in devices)
 
 
@@ -402,8 +413,8 @@ def _wish(device: Mapping[str, Any]) -> VolumeWish:
 def _row(device: Mapping[str, Any], source: str, destination: str, **more: Any) -> dict[str, Any]:
     """Return a new block_device_mapping row for the block device ``device`` of a request.
 
-    ``source`` and ``destination`` are its source type and destination type, and ``more`` are values of other columns.
-    The row has all columns, because one INSERT needs rows with the same columns.
+    ``source`` is the source type and ``destination`` the destination type of the row. ``more`` are values of further
+    columns. Every row has the same columns, because one INSERT statement writes the rows of all disks and servers.
     """
     index = device.get('boot_index')
     return {

@@ -21,13 +21,14 @@ def page(
     find: Callable[[Connection, str], int | None],
     read: Callable[[Connection, int | None, int], Iterable[Row]],
 ) -> list[Row]:
-    """Return at most ``limit`` rows after ``marker``, in the order of the cells.
+    """Return one page of a list: at most ``limit`` rows, first those of the first cell, then those of the next cell.
 
-    ``find(conn, marker)`` returns the id of the marker's row, or None if the cell does not have the row. ``read(conn,
-    after, limit)`` returns the rows after the id ``after``, or from the first row on if ``after`` is None. Cells that
-    don't answer are appended to ``silent``.
+    ``marker`` names the last row of the page before, or is None for the first page. ``find(conn, marker)`` returns the
+    id of this row in a cell's table, or None if the cell does not have the row. ``read(conn, after, limit)`` returns
+    rows of one cell whose id is greater than ``after`` (None: from the first row on). A cell whose database does not
+    answer is appended to the list ``silent``, which the caller passes empty.
 
-    Raises MarkerNotFound if no cell has the marker's row, and Unanswered if the row may be in a cell that does not
+    Raises MarkerNotFound if no cell has the row ``marker``, and Unanswered (503) if it may be in a cell that does not
     answer.
     """
     found: list[Row] = []

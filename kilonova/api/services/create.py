@@ -1,8 +1,8 @@
 """Create servers: check everything that can be checked, write all rows in one transaction, and wake a conductor.
 
-SQL statements: one for the flavor, one for zones or hosts if the request names them, one or two for limits, one in each
-database to count the usage, and the four statements of ``accept_create``. Their number does not depend on the number of
-servers.
+The number of SQL statements of a request does not depend on the number of servers: one for the flavor, one for zones or
+hosts if the request names them, one or two for the quota limits, one in each database to count the usage, and four that
+write the rows (``operations.accept_create``).
 """
 
 from __future__ import annotations
@@ -89,11 +89,12 @@ class HostUnknown(Invalid):
 
 @dataclass(frozen=True, kw_only=True)
 class CreateRequest:
-    """The parameters of a request for servers.
+    """The parameters of one request that creates servers.
 
-    ``zone``, ``force_host`` and ``force_node`` are the parts of availability_zone (see ``parse_zone``). ``host`` and
-    ``hypervisor_hostname`` request a destination, which must pass the scheduler's filters. The fields ``..._allowed``
-    say what the caller's rights or the microversion permit.
+    ``zone``, ``force_host`` and ``force_node`` are the parts of the parameter availability_zone (ZONE:HOST:NODE). The
+    servers get the forced host without the scheduler's filters. ``host`` and ``hypervisor_hostname`` also request a
+    destination, but it must pass the filters. A field ``…_allowed`` is true if the caller's policy rules or the
+    microversion permit this feature, for example multiattach volumes from 2.60 on.
     """
 
     name: str
@@ -308,14 +309,14 @@ def _image(
     chosen: Sequence[volumes.ChosenVolume],
     flavor: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the image of the root disk, after checking that it fits the flavor.
+    """Return the image of the root disk, as a dict, after comparing its min_ram and min_disk with the request.
 
-    ``named`` is the image of imageRef, or None. ``disks`` and ``chosen`` are the requested disks and the looked-up
-    volumes. If the server boots from a volume, the result has no id. It is then a copy of ``named`` or, if ``named`` is
-    None, of the image that the volume was made from.
+    ``named`` is the image of imageRef, or None. ``disks`` are the requested disks, ``chosen`` the looked-up volumes. If
+    the server boots from a volume, the result is ``named`` or, without imageRef, the image that the volume was made
+    from. Its id is then None, because volume-backed servers have no image id, as in Nova.
 
-    Raises Invalid or Forbidden if the image does not fit. Raises InvalidBlockDevice if imageRef and the root disk name
-    different images.
+    Raises Invalid or Forbidden if the flavor's memory, or the flavor's root disk or the root volume, is too small.
+    Raises InvalidBlockDevice if imageRef and the block device of the root disk name different images.
     """
     root = next((one for one in chosen if one.wish.is_root), None)
     if root is not None:
@@ -385,9 +386,10 @@ def numa_topology_of(flavor: Flavor, image: dict[str, Any]) -> InstanceNUMATopol
 
 
 def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
-    """Check what flavor and image say about CPU and disk quotas, serial ports, watchdog, firmware and video.
+    """Check the extra specs and image properties for CPU and disk limits, serial ports, watchdog, firmware and video.
 
-    Raises Invalid if the values are not valid or contradict each other.
+    Raises Invalid if a value is not valid, or if the extra specs of ``flavor`` and the properties of ``image``
+    contradict each other.
     """
     tuning.of(flavor.extra_specs, ImageMeta.from_dict(image).properties)
 
@@ -395,11 +397,11 @@ def check_board(flavor: Flavor, image: dict[str, Any]) -> None:
 def _zone_and_destination(
     backend: Backend, ctxt: RequestContext, request: CreateRequest
 ) -> tuple[str | None, Destination | None]:
-    """Return the availability zone and the destination that the request asks for.
+    """Check the zone, host and node that a request names, and return (availability zone, Destination).
 
-    The zone is [DEFAULT]default_schedule_zone if the request names none. The destination is None unless the request has
-    ``host`` or ``hypervisor_hostname``. Raises ZoneUnavailable or HostUnknown (both subclasses of Invalid) if the zone,
-    host or node does not exist.
+    The zone is [DEFAULT]default_schedule_zone (maybe None) if the request names none. The Destination is the requested
+    ``host`` or ``hypervisor_hostname``, or None. A forced host is checked, too, but it is not part of the result.
+    Raises ZoneUnavailable or HostUnknown (both subclasses of Invalid) if the zone, host or node does not exist.
     """
     zone = request.zone or backend.options.schedule_zone
     asked, node = request.host or request.force_host, request.hypervisor_hostname or request.force_node
@@ -494,9 +496,9 @@ def _write(
 ) -> list[str]:
     """Write the rows of all servers in one transaction, and return the uuids of the operations that boot the servers.
 
-    ``devices`` are the block_device_mapping rows of each server. ``sealed`` has the encrypted password and files of
-    each server. ``notes`` are the uuids of cleanup operations, which would delete the newly created volumes. The
-    transaction deletes these operations, so that the volumes stay.
+    ``devices`` has each server's list of block_device_mapping rows, and ``sealed`` its encrypted password and files, or
+    None. ``notes`` are the uuids of cleanup operations: they would delete the new volumes, if the servers were not
+    accepted. The transaction deletes the cleanup operations, so that the volumes stay.
     """
     requests = [
         {
@@ -605,7 +607,8 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
             **(holder.for_ports(uuid) if shared.networks.profiles else {}),
         },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # All servers of this request share the PCI request ids: the scheduler finds the providers of each id only once.
+        # All servers of this request have the same PCI request ids. The scheduler queries Placement's allocation
+        # candidates once for all servers, and the ids are the names of the request groups in this query.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.
@@ -617,10 +620,11 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
 def columns_of_image(
     image: dict[str, Any], kernels: images.Kernels, root: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the columns of a server that depend on its image.
+    """Return the columns of a server's row that depend on its image, such as image_ref, kernel_id and os_type.
 
-    ``root`` is the request's block device for the root disk, or None. If neither ``root`` nor the image names a device
-    for the root disk, the device name depends on the disk's bus.
+    ``kernels`` are the ids of the kernel and ramdisk images. ``root`` is the request's block device for the root disk,
+    or None. The column root_device_name (such as /dev/vda) has the device name of ``root``, or of the image property
+    root_device_name, or else the first device name of the disk's bus.
     """
     properties, asked = image['properties'], root or {}
     device = (
@@ -694,9 +698,10 @@ def hostname_of(name: str, uuid: str, suffix: str = '') -> str:
 
 
 def numbered(hostname: str, suffix: str) -> str:
-    """Return a given hostname with ``suffix``, for one of several servers of the same request.
+    """Return the hostname of one of several servers that a request creates with the same ``hostname``.
 
-    The suffix is added to the first label, and the domain is kept. If the first label gets too long, it is shortened.
+    ``suffix`` is appended to the first label: 'web.example.org' and '-2' give 'web-2.example.org'. If the first label
+    then has more than 63 characters, its end is cut before the suffix.
     """
     label, dot, domain = hostname.partition('.')
     room = min(MAX_HOSTNAME, MAX_FQDN - len(dot + domain)) - len(suffix)

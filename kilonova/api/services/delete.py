@@ -19,16 +19,16 @@ RESETS = {'active': 'reset.active', 'error': 'reset.error'}
 
 
 def delete(backend: Backend, ctxt: RequestContext, server: ServerRef, *, at_once: bool = False) -> None:
-    """Delete a server, whatever its state.
+    """Delete a server. If [DEFAULT]reclaim_instance_interval is set, accept a soft delete instead.
 
-    A running operation is cancelled and undone. If the server has no cell yet, only its build request is deleted. If
-    [DEFAULT]reclaim_instance_interval is set, a server is only soft-deleted if it ran once and is on a host. With
-    ``at_once`` it is always deleted completely. Do nothing if the server is being deleted already.
+    A soft delete needs a server that has run and is on a host. All other servers, and every server if ``at_once`` is
+    true, are deleted completely. A running operation of the server is cancelled and undone. If the server has no cell
+    yet, only its build request is deleted. Do nothing if the server is being deleted already.
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator.
-        InstanceInvalidState: A soft delete is requested while a confirm, revert or restore runs (error 409). These
-            operations can't be cancelled, but end soon.
+        InstanceInvalidState: A soft delete is refused while a confirm, revert or restore runs (error 409), because
+            these short operations can't be cancelled. A complete delete is accepted in every state.
         InstanceNotReady: The build request no longer exists, but no cell has the server yet.
     """
     check_lock(ctxt, server)
@@ -111,10 +111,11 @@ def restore(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
 
 
 def reset_state(backend: Backend, ctxt: RequestContext, server: ServerRef, state: str) -> None:
-    """Set a server's state to ``active`` or ``error``, and cancel the operation that runs on it, except a delete.
+    """Set a server's state to ``state``, 'active' or 'error', and cancel the server's running operation.
 
-    If a move of the server waits for confirm or revert, the move is confirmed. Raises InstanceNotFound if the server is
-    in no cell.
+    Operations that free resources, such as a delete, are not cancelled. If a resize or cold migration waits for a
+    confirm or revert, a conductor confirms it, because the user can't do so in the new state. Raises InstanceNotFound
+    if the server is in no cell.
     """
     if server.cell is None:
         raise InstanceNotFound(instance_id=server.uuid)

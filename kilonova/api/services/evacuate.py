@@ -45,10 +45,10 @@ class SameHost(Invalid):
 class EvacuateRequest:
     """The parameters of an evacuation.
 
-    ``host`` is the requested destination, which must pass the scheduler's filters. If ``host`` is None, the scheduler
-    chooses. With ``force`` the filters are not applied, and ``host`` must only be up and have room. ``shared`` says
-    whether the old and the new host share the storage of the disks, or is None if the user does not say. If
-    ``stays_off`` is true, the guest is not started.
+    ``host`` is the requested destination, or None to let the scheduler choose. ``host`` must pass the scheduler's
+    filters. With ``force`` the filters are not applied, but ``host`` must be up and have enough free resources.
+    ``shared`` is the parameter onSharedStorage, whether the two hosts share the storage of the disks, or None (from
+    microversion 2.14 on). If ``stays_off`` is true (from 2.95 on), the guest is not started on the destination.
     """
 
     host: str | None = None

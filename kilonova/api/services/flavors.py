@@ -19,7 +19,7 @@ from kilonova.errors import (
 
 
 class FlavorAccessExists(Conflict):
-    """Error 409: the project already has access to the flavor."""
+    """Error 409: the request gives a project access to a private flavor, but the project already has access."""
 
     msg_fmt = 'Flavor access already exists for flavor %(flavor_id)s and project %(project_id)s combination.'
 
@@ -159,7 +159,8 @@ def grant(backend: Backend, ctxt: RequestContext, flavor_id: str, project_id: st
     Raises:
         FlavorNotFound: The flavor does not exist.
         FlavorAccessExists: The project has access already.
-        FlavorIsPublic: The flavor is public, and ``refuse_public`` is true, as it is from microversion 2.7 on.
+        FlavorIsPublic: The flavor is public, and ``refuse_public`` is true (from microversion 2.7 on). If it is false,
+            the access to a public flavor is stored, as in Nova, but has no effect.
     """
     found = get(backend, ctxt, flavor_id)
     if found['is_public'] and refuse_public:

@@ -38,7 +38,8 @@ class HostInUse(Conflict):
 def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell) -> None:
     """Delete a service. If it is a compute service, also remove its host.
 
-    Operations that wait to clean up on the host are ended, because the host will not come back.
+    Operations of the kind 'release', which wait to free on this host what servers left there, are deleted without
+    running, because the host will not come back.
 
     Raises HostInUse (409) if the host has servers or unfinished migrations, and NoSuchService if the service was
     deleted in the meantime. After the service is deleted, errors are only logged, and a conductor completes the
@@ -57,10 +58,11 @@ def delete_service(backend: Backend, ctxt: RequestContext, service: hosts.InCell
 
 @engine.retried
 def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> OperationRow | None:
-    """Delete the service with its nodes and devices, and insert the operation that completes the removal.
+    """Delete a service. If it is a compute service, also delete its nodes and devices, and insert an operation.
 
-    ``wanted`` is the operation to insert, without its arguments. Return the inserted operation. If the service is not a
-    compute service, ``wanted`` and the result are None, because nothing else has to be removed.
+    The operation, ``wanted``, removes the host from the API database and Placement. Its arguments are the host's name
+    and the uuids of its nodes, which are read in this transaction. Return the inserted operation. For other services,
+    ``wanted`` and the result are None.
     """
     with cell.write() as conn:
         if wanted is not None and engine.repeated() and (written := operations.get(conn, wanted.uuid)):
@@ -80,7 +82,8 @@ def _destroy(cell: Database, row: Row, wanted: OperationRow | None) -> Operation
         operations.insert(conn, [operation])
     if released:
         LOG.info(
-            'Compute service on host %s was deleted, and %d operations that waited to clean up on the host were ended',
+            'Compute service on host %s was deleted. %d operations that waited to free resources on this host were '
+            'deleted without running',
             row['host'],
             released,
         )
@@ -111,8 +114,8 @@ def _complete(backend: Backend, cell: Database, operation: OperationRow) -> None
     def check() -> None:
         """Raise LeaseLost if a conductor has completed the removal already.
 
-        After the removal, a new host may have registered with the same name. The providers of the new host must not be
-        deleted.
+        Called before each deletion of a resource provider in Placement. After a completed removal, a new host with the
+        same name may register its providers, which this process must not delete.
         """
         with cell.read() as conn:
             if operations.get(conn, operation.uuid) is None:

@@ -101,9 +101,9 @@ def list_services(
 ) -> list[InCell]:
     """Return the services of all cells, each row with its availability zone under the key ``zone``.
 
-    Services that have no heartbeat (``HIDDEN``) are left out. Runs one SQL statement for each cell. ``host`` and
-    ``binary`` are filters. Cells whose database does not answer are appended to the list ``silent``. If ``silent`` is
-    None, a cell that does not answer raises an error.
+    ``host`` and ``binary`` are filters. Services without a heartbeat (``HIDDEN``) are left out. Runs one SQL statement
+    for each cell. A caller that accepts an incomplete result passes an empty list as ``silent``: cells whose database
+    does not answer are appended to it. If ``silent`` is None, such a cell raises Unanswered or a database error.
     """
     with backend.api_db.read() as conn:
         zone_of = _zone_of_hosts(aggregates.zones(conn))
@@ -122,11 +122,11 @@ def list_services(
 
 
 def unknown_hosts(backend: Backend, silent: Iterable[Any], host: str | None, binary: str | None) -> list[str]:
-    """Return the names of the compute hosts in the cells ``silent``, whose databases do not answer.
+    """Return the names of the compute hosts in cells whose databases do not answer, from the host mappings.
 
-    The names are read from the host mappings in the API database. From microversion 2.69 on, lists of services show
-    these hosts with the status UNKNOWN. ``host`` and ``binary`` are the filters of the list. Return an empty list if
-    ``binary`` is not the compute service.
+    ``silent`` is the list of these cells. From microversion 2.69 on, the list of services shows the hosts with the
+    status UNKNOWN. ``host`` and ``binary`` are the filters of this list, or None. Return an empty list if ``binary`` is
+    another service than nova-compute.
     """
     cell_ids = {cell.cell.id for cell in silent if cell.cell is not None}
     if not cell_ids or binary not in (None, COMPUTE):
@@ -209,13 +209,13 @@ def find_binary(backend: Backend, host: str, binary: str) -> InCell:
 def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict[str, Any]) -> dict[str, Any]:
     """Write the columns ``disabled``, ``disabled_reason`` or ``forced_down`` of a service, and return the new row.
 
-    ``values`` is a dict of these columns. If a compute service is enabled or disabled, its host receives an RPC call.
-    The host then changes the trait in Placement that excludes it from scheduling. A host that does not receive the call
-    changes the trait later, when it reads its service row again. If a compute service is forced down, conductors
-    continue at once with the operations that wait for the host.
+    ``values`` is a dict from column to new value. If a compute service is enabled or disabled, its host gets an RPC
+    call, and sets or removes the trait COMPUTE_STATUS_DISABLED in Placement. A host that does not get the call changes
+    the trait when it reads its service row again. If a compute service is forced down, conductors continue the
+    operations that wait for an answer of the host (see ``hurry``).
 
-    Raises EvacuatedServersLeft if forced_down is removed before the host has cleaned up after evacuations, and
-    NoSuchService if the service was deleted.
+    Raises EvacuatedServersLeft if forced_down is set to false while guests of evacuated servers may run on the host,
+    and NoSuchService if the service was deleted.
     """
     with service.cell.write() as conn:
         _refuse_to_come_back(conn, service.row, values)
@@ -232,10 +232,11 @@ def change(backend: Backend, ctxt: RequestContext, service: InCell, values: dict
 
 
 def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> None:
-    """Wake conductors to continue the operations that wait for a host whose service was forced down or deleted.
+    """Wake conductors for the operations that wait for an answer of ``host``, which is off or was removed.
 
-    Without this call, the operations would continue only at their next retry. If the database or the message queue does
-    not answer, only log a warning.
+    ``host`` is a host whose compute service was forced down or deleted, so it will not answer. A conductor then
+    continues each operation without the host. Without this call, that would happen only at the operation's next retry.
+    If the database or the message queue does not answer, only log a warning.
     """
     try:
         for uuid in host_losses.hurry(cell, host):
@@ -249,9 +250,10 @@ def hurry(backend: Backend, ctxt: RequestContext, cell: Database, host: str) -> 
 
 
 def _refuse_to_come_back(conn: Connection, row: dict[str, Any], values: dict[str, Any]) -> None:
-    """Raise EvacuatedServersLeft if forced_down is removed from a host that has not cleaned up after evacuations.
+    """Raise EvacuatedServersLeft if forced_down is set to false while guests of evacuated servers may run on the host.
 
-    Guests of evacuated servers may still run on this host. Its compute service stops these guests when it starts.
+    A server must not have two running guests. When the host's compute service starts, it stops the guests of servers
+    that were evacuated to other hosts, and marks their migrations as completed. After that, forced_down can be cleared.
     """
     if row['binary'] != COMPUTE or not row['forced_down'] or values.get('forced_down', True):
         return
@@ -298,13 +300,13 @@ def list_nodes(
     marker: str | None = None,
     marker_is_number: bool = False,
 ) -> list[InCell]:
-    """Return the compute nodes of all cells that answer, ordered by cell and id, starting after ``marker``.
+    """Return one page of compute nodes, ordered by cell, and by id within a cell. Cells that don't answer are left out.
 
-    Each row has its compute service under the key ``service``. ``pattern`` filters the nodes by their hostname, and
-    ``limit`` is the maximum number of nodes. The marker is an id if ``marker_is_number``, otherwise a uuid. Nodes of
-    hosts without a host mapping or without a service are left out.
+    ``marker`` names the last node of the page before: by its uuid or, if ``marker_is_number`` is true, by its integer
+    id (before microversion 2.53). ``pattern`` filters the nodes by their hostname. ``limit`` is the size of the page.
+    Each row has its compute service under the key ``service``. Nodes without a host mapping or service are left out.
 
-    Raises MarkerNotFound if no cell has the marker's node, and Unanswered if the node may be in a cell that does not
+    Raises MarkerNotFound if no cell has the node ``marker``, and Unanswered (503) if it may be in a cell that does not
     answer.
     """
     with backend.api_db.read() as conn:
@@ -353,7 +355,10 @@ def _marked(conn: Connection, marker: str, is_number: bool) -> dict[str, Any] | 
 
 
 def as_number(text: str) -> int | None:
-    """Convert the text of a row's id, from a path or query, to a number. Return None if the text can't be an id."""
+    """Convert an integer id in the path or query of a request to an int.
+
+    Return None if the text does not consist of one to nine digits, because no row can have such an id.
+    """
     return int(text) if re.fullmatch('[0-9]{1,9}', text) else None
 
 
@@ -415,7 +420,7 @@ def uptime(backend: Backend, ctxt: RequestContext, node: InCell) -> str:
     try:
         told = None if backend.compute is None else backend.compute.get_host_uptime(ctxt, server=row['host'])
     except VersionCapError:
-        # The release of the compute service is too old: it does not have this RPC method.
+        # The release of the compute service is too old: it does not have this RPC method. The request gets error 501.
         told = None
     if told is None:
         raise NotSupported

@@ -196,14 +196,14 @@ def _checked(image: dict[str, Any]) -> dict[str, Any]:
 def of_volume(kept: Mapping[str, str]) -> dict[str, Any]:
     """Return the image that a volume was made from, as a dict of its fields and ``properties``, but without an id.
 
-    ``kept`` are the image's properties as the volume service has stored them. ``kept`` is empty if the volume was not
-    made from an image. Raises Invalid if a server can't boot from this image.
+    ``kept`` is the volume's volume_image_metadata: a copy of the image's fields and properties, which Cinder stores. It
+    is empty if the volume was not made from an image. Raises Invalid if a server can't boot from this image.
     """
     sizes = {}
     for name in ('min_ram', 'min_disk'):
         text = kept.get(name) or '0'
         if not _SIZE.fullmatch(text):
-            raise Invalid(f"The volume's image has {name} '{text[:255]}': it must be a number.")
+            raise Invalid(f"The volume was made from an image with {name} '{text[:255]}', which is not a number.")
         sizes[name] = int(text)
     properties = {name: value for name, value in kept.items() if name not in _MEMBERS and name not in _OTHERS}
     return _checked({**dict.fromkeys(_MEMBERS), 'status': 'active', 'size': 0, **sizes, 'properties': properties})
@@ -220,10 +220,11 @@ class Kernels(NamedTuple):
 
 
 def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], memory_mb: int) -> Kernels:
-    """Return the images that the properties ``kernel_id`` and ``ramdisk_id`` of an image name.
+    """Return the ids of the kernel and ramdisk images that the properties kernel_id and ramdisk_id of an image name.
 
-    Raises KernelUnusable if one of the images can't be found, is not active, or does not fit into the memory of
-    ``memory_mb`` MiB. Also raises KernelUnusable for a ramdisk or a kernel command line without a kernel.
+    ``memory_mb`` is the memory of the flavor in MiB. Raises KernelUnusable if one of the two images can't be found or
+    is not active, if both together are larger than the memory, or if the image has the property ramdisk_id or
+    os_command_line, but no kernel_id.
     """
     properties = image['properties']
     found = Kernels(
@@ -241,7 +242,9 @@ def find_kernels(backend: Backend, ctxt: RequestContext, image: dict[str, Any], 
         if image_id:
             size += _kernel_size(backend, ctxt, name, image_id)
             if size > memory_mb << 20:
-                raise KernelUnusable(name=name, reason=f'{image_id} does not fit into the memory of the flavor.')
+                raise KernelUnusable(
+                    name=name, reason=f'{image_id} names an image that is too large for the memory of the flavor.'
+                )
     return found
 
 

@@ -181,7 +181,8 @@ def _look_up(
     except networks.NetworkAmbiguous as error:
         raise Invalid(error.message) from None
     if not found.interfaces:
-        # Only a create request makes the network service create a network for a project that has none.
+        # The project has no network. An attach, unlike the creation of a server, does not have Neutron create one (no
+        # auto-allocated topology).
         raise NoNetwork(project=ctxt.project_id)
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces
@@ -193,10 +194,10 @@ def _look_up(
 def _request(
     ctxt: RequestContext, server: ServerRef, interface: networks.RequestedInterface
 ) -> InstancePCIRequest | None:
-    """Return the PCI request of the interface's port.
+    """Return the PCI request of the interface's SR-IOV port, or None if the port is no SR-IOV port.
 
-    Return None if the port is not a function of a PCI device. The request has the NUMA affinity policy of the port. If
-    the port has none, the request has the policy of the flavor or image.
+    The request has the port's NUMA affinity policy (the port attribute numa_affinity_policy). If the port has none, the
+    request has the policy of the server's flavor or image.
     """
     if interface.device is None:
         return None

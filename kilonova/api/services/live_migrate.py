@@ -37,10 +37,11 @@ class NoHostToForce(Invalid):
 class LiveMigrationOptions:
     """The parameters of a live migration.
 
-    ``host`` is the destination, or None to let the scheduler choose. With ``force`` the scheduler's filters and the
-    operators' settings for the host are ignored. ``block`` says whether the disks are copied. None means that they are
-    copied if the two hosts don't share them. With ``over_commit`` the destination needs no room for the unused parts of
-    sparse disks.
+    ``host`` is the destination, or None to let the scheduler choose. With ``force`` the scheduler's filters are not
+    applied to ``host``, and ``host`` may be disabled or in another zone or aggregate. ``block`` is true to copy the
+    disks (block migration), false to use shared disks, and None to copy the disks that the two hosts don't share.
+    ``over_commit`` is the parameter disk_over_commit: the destination then needs free disk space only for the used
+    parts of sparse disks.
     """
 
     host: str | None
@@ -107,7 +108,8 @@ def _check(instance: Instance) -> None:
             if request.spec[0]['dev_type'] == PF:
                 raise DeviceNotMovable(
                     uuid=instance.uuid,
-                    reason=f'its port {request.requester_id} is a physical function, which cannot be live migrated',
+                    reason=f'its port {request.requester_id} is a physical function (vnic_type direct-physical), '
+                    'which cannot be live migrated',
                 )
         elif request.source != request.FLAVOR_RESOURCES and not all(
             spec.get('live_migratable') == 'true' for spec in request.spec

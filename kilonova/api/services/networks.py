@@ -9,7 +9,7 @@ The API uses this module when it creates servers or attaches an interface. The n
 does not depend on the number of servers. There is one query for networks, and one for the quota. Others are made only
 if they are needed:
 
-- one for ports, and one more if some ports are functions of PCI devices
+- one for ports, and one more if some ports are SR-IOV ports
 - one or two for security groups other than default
 - two for fixed addresses
 - two for networks with a QoS policy
@@ -124,27 +124,31 @@ class SubnetMissing(Invalid):
 
 
 class ExternalNetwork(Forbidden):
-    """Error 403: the user may not create interfaces on this external network.
+    """Error 403: the policy rule network:attach_external_network does not allow the user to use this external network.
 
-    Neutron's policy forbids it. Nova raises the same error only later, on the compute host.
+    Nova checks the rule only later, on the compute host, so the server gets the state ERROR. Kilonova checks it at
+    once.
     """
 
     msg_fmt = 'It is not allowed to create an interface on external network %(network_id)s.'
 
 
 class NetworkGuarantees(Invalid):
-    """Error 400: the network's QoS policy guarantees bandwidth or packet rates. The user must create the port first."""
+    """Error 400: the request names a network whose QoS policy has a minimum bandwidth or minimum packet rate.
+
+    The user must create a port in this network with Neutron, and request the port instead of the network.
+    """
 
     msg_fmt = (
-        'Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy '
-        '%(policy)s: create a port in it and use that port.'
+        'Network %(network_id)s has QoS policy %(policy)s with a minimum bandwidth or packet rate, which can be '
+        'allocated only for existing ports: create a port in the network and use that port.'
     )
 
 
 class GuaranteeTooNew(Invalid):
-    """Error 400: a port has a resource request, and the microversion of the request is below 2.72.
+    """Error 400: a port with a QoS minimum bandwidth or packet rate is requested, with a microversion below 2.72.
 
-    Only clients of newer microversions know that ports can request resources.
+    As in Nova, servers with such ports can only be created from 2.72 on.
     """
 
     msg_fmt = (
@@ -163,12 +167,11 @@ class PortNotServed(Invalid):
 class RequestedInterface:
     """A requested interface: an existing port of the user, or a new port in a network.
 
-    ``network_id`` is '' until the network of an existing port is looked up, and AUTO if Neutron will create it.
-    ``address`` is the requested fixed address of a new port. ``device`` is the PCI request of a port that is a function
-    of a PCI device.
-    ``resource_request`` has the resources that the port requests from Placement, in Neutron's format. ``profile`` is
-    the device profile of a port that is an accelerator. ``tag`` is the device tag by which the guest finds the
-    interface.
+    ``network_id`` is '' until the network of an existing port is looked up, and AUTO if Neutron will create a network.
+    ``address`` is the requested fixed address of a new port. ``device`` is the PCI request of an SR-IOV port (vnic_type
+    direct and others), otherwise None. ``resource_request`` is the port's resource_request from Neutron (QoS minimum
+    bandwidth). ``profile`` is the name of the Cyborg device profile of a port with vnic_type accelerator-direct.
+    ``tag`` is the device tag by which the guest finds the interface.
     """
 
     network_id: str
@@ -189,9 +192,10 @@ class RequestedInterface:
 class RequestedNetworks:
     """The networks and security groups that a request asks for, before they are looked up.
 
-    ``interfaces`` are in the order of the request. If ``interfaces`` is None, the server gets one interface in the
-    network of its project. If the project has no network, a network is created if ``needed`` is true. If ``needed`` is
-    false, the server gets no interface. ``groups`` are names or ids of security groups.
+    ``interfaces`` are in the order of the request. If ``interfaces`` is None, the request names no network, and the
+    server gets one interface in its project's only network (several networks are an error). If the project has no
+    network, ``needed`` decides: True (networks is 'auto') has Neutron create one, False gives the server no interface.
+    ``groups`` are names or ids of security groups.
     """
 
     interfaces: tuple[RequestedInterface, ...] | None = ()
@@ -203,8 +207,9 @@ class RequestedNetworks:
 class FoundNetworks:
     """The looked-up networks and security groups of a request.
 
-    Each of ``interfaces`` has the id of its network. ``groups`` are security groups that were looked up. ``names`` are
-    names of security groups that were not looked up, such as default.
+    Each of ``interfaces`` has the id of its network. ``groups`` are the security groups, as Neutron returned them. If
+    the request names no group or only default, ``groups`` is empty, and ``names`` has the requested names, because the
+    group default is not looked up.
     """
 
     interfaces: tuple[RequestedInterface, ...] = ()
@@ -268,7 +273,8 @@ class FoundNetworks:
     def security_groups(self, ctxt: RequestContext) -> SecurityGroupList:
         """Return the security groups as a SecurityGroupList, for the request spec.
 
-        The groups have an id and a name if they were looked up, otherwise only the name.
+        Each group has an id and a name. Only the group default, if the request names no other, has a name and no id,
+        because it is not looked up in Neutron.
         """
         if self.names:
             return SecurityGroupList.from_names(ctxt, self.names)
@@ -279,15 +285,15 @@ class FoundNetworks:
 
 # --- checks that send no request to Neutron --------------------------------------------------------------------------
 def read(backend: Backend, ctxt: RequestContext, networks: Any, groups: Sequence[str], most: int) -> RequestedNetworks:
-    """Check the ``networks`` and security groups of a request without the network service, and return them.
+    """Parse the networks and security groups of a request, and make the checks that need no request to Neutron.
 
     ``networks`` is the member of the request's body: a list, 'auto', 'none' or None. ``groups`` are names or ids of
-    security groups. ``most`` is the maximum number of servers.
+    security groups. ``most`` is the request's max_count, the maximum number of servers.
 
     Raises:
         NoNetworkService: This cloud has no network service, and the request names a network or port.
         NoSuchSecurityGroup: This cloud has no network service, and the request names another group than default.
-        Invalid: The networks, ports or addresses of the request do not fit together.
+        Invalid: The parameters contradict each other, for example one port or fixed address for several servers.
     """
     if backend.networks is None:
         _refuse_all(ctxt, networks, groups)
@@ -401,12 +407,13 @@ def look_up(backend: Backend, ctxt: RequestContext, asked: RequestedNetworks, *,
 def _chosen(
     client: NetworkClient, ctxt: RequestContext, needed: bool
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
-    """Return the interface of a server whose request names no network, and a dict from id to the project's networks.
+    """Return (interfaces, networks) of a server whose request names no network: at most one interface.
 
-    The interface is in the only network of the project. If the project has no network and ``needed`` is true, the
-    interface is in a network that the network service will create (AUTO). If the project has no network and ``needed``
-    is false, there is no interface. Raises NetworkAmbiguous if the project can use several networks, and
-    NothingAllocated if no network can be created.
+    ``networks`` is a dict from id to network. If the project can use one network, the interface is in that network. If
+    the project has none, ``needed`` decides: True (networks is 'auto') gives an interface with the network id AUTO,
+    because Neutron creates the network later; False gives no interface.
+
+    Raises NetworkAmbiguous if the project can use several networks, and NothingAllocated if Neutron can't create one.
     """
     networks = {
         one.id: one
@@ -427,9 +434,12 @@ def _chosen(
 def _named(
     client: NetworkClient, ctxt: RequestContext, asked: Iterable[RequestedInterface]
 ) -> tuple[tuple[RequestedInterface, ...], dict[str, Network]]:
-    """Return the requested interfaces, each with the id of its network, and a dict from id to network.
+    """Look up the ports and networks that a request names, and return (interfaces, networks).
 
-    Raises PortNotFound or NetworkNotFound if a port or network of ``asked`` does not exist.
+    ``asked`` are the requested interfaces, which name a port or a network. Each returned interface has a network id,
+    and the interface of a port also the port's data. ``networks`` is a dict from id to network.
+
+    Raises PortNotFound or NetworkNotFound if a port or network does not exist.
     """
     ports = _ports(client, ctxt, [one.port_id for one in asked if one.port_id is not None])
     devices = _devices(client, ports.values())
@@ -453,11 +463,11 @@ def _named(
 
 
 def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> dict[str, Port]:
-    """Return the requested ports by id, after checking that the user can attach them to a server.
+    """Return a dict from id to port for the ports ``ids``, after checking that the user can attach them to a server.
 
-    The ports are read with the service's account, because only this account can see their resource requests. A port of
-    another project is reported as missing. Raises PortNotFound if a port does not exist, PortInUse if it is attached,
-    and PortNotServed if this cloud does not support it.
+    The ports are read with the service's account, because only this account can see their resource requests. Raises
+    PortNotFound if a port does not exist or belongs to another project, PortInUse if it is attached to a server, and
+    PortNotServed if this cloud does not support a port of this kind.
     """
     if not ids:
         return {}
@@ -470,10 +480,10 @@ def _ports(client: NetworkClient, ctxt: RequestContext, ids: Sequence[str]) -> d
 
 
 def _devices(client: NetworkClient, ports: Iterable[Port]) -> dict[str, InstancePCIRequest]:
-    """Return the PCI requests of the ports that are functions of PCI devices, by port id.
+    """Return a dict from port id to PCI request, for the SR-IOV ports (vnic_type direct, macvtap and others).
 
-    The networks of these ports are read with the service's account, because only this account can see the physical
-    network of a network.
+    The networks of these ports are read with the service's account, because only administrators can see a network's
+    attribute provider:physical_network, which a PCI request contains.
     """
     functions = [port for port in ports if port.vnic_type in FUNCTIONS]
     networks = client.networks(None, {port.network_id for port in functions}) if functions else {}
@@ -505,12 +515,13 @@ def _check_port(port: Port) -> None:
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
-        # Refuse the port: it is not known which resource provider in Placement has the guaranteed resources.
+        # Refuse the port: it has QoS minimum bandwidth or packet rate, but for a port of this kind Kilonova does not
+        # know which resource provider (network card) in Placement provides the bandwidth.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(
             port_id=port.id,
-            reason='it has a resource request (such as a guaranteed bandwidth), but '
-            f"its vnic_type is '{port.vnic_type}'{switched}",
+            reason='it has a resource request (QoS minimum bandwidth or packet rate), which is not supported for '
+            f"vnic_type '{port.vnic_type}'{switched}",
         )
     if bool(port.device_profile) != (port.vnic_type in ACCELERATED):
         raise PortNotServed(
@@ -541,11 +552,12 @@ def _check_network(network: Network, external: bool) -> None:
 
 
 def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
-    """Raise NetworkGuarantees if the QoS policy of a network guarantees bandwidth or packet rates to new ports.
+    """Raise NetworkGuarantees if new ports in a network would get a QoS minimum bandwidth or minimum packet rate.
 
-    A new port is created after the host was chosen. The resources that the port requests are not known before, so the
-    scheduler could not consider them. Policies and physical networks are read with the service's account, because a
-    user can't see all of them. A network without a physical network guarantees no bandwidth.
+    A new port is created only after the scheduler has chosen the host, so its bandwidth could not be allocated in
+    Placement. A port that exists before the request is accepted. Bandwidth rules have no effect in a network without a
+    physical network (provider:physical_network). Policies and physical networks are read with the service's account,
+    because a user can't see all of them.
     """
     policies = {network.id: network.qos_policy_id for network in networks if network.qos_policy_id is not None}
     rules = {policy: client.rules_of(policy) for policy in set(policies.values())}
@@ -561,14 +573,14 @@ def _check_policies(client: NetworkClient, networks: Iterable[Network]) -> None:
 def _check_free(
     client: NetworkClient, ctxt: RequestContext, networks: dict[str, Network], wanted: Sequence[RequestedInterface]
 ) -> None:
-    """Check that each requested fixed address belongs to its network and is free.
+    """Check that each requested fixed address is in a subnet of the requested network, and that no port has it.
 
-    ``wanted`` are the interfaces with a requested address. ``networks`` is a dict from id to network.
+    ``wanted`` are the requested interfaces that have an address. ``networks`` is a dict from id to network.
 
     Raises:
         FixedIpNotOfNetwork: The address is in no subnet of the network.
-        FixedIpOfServer: Another server of the user's project has the address.
-        FixedIpInUse: Another port has the address.
+        FixedIpOfServer: A server of the user's project has the address. The error names the server.
+        FixedIpInUse: Another port has the address, for example the port of a server in another project.
     """
     subnets = client.subnets(subnet_id for one in wanted for subnet_id in networks[one.network_id].subnet_ids)
     for one in wanted:

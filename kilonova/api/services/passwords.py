@@ -66,7 +66,7 @@ def keys(backend: Backend, asked: object) -> sealing.SealingKeys | None:
     except sealing.NoKeys as error:
         if not asked:
             return None
-        LOG.warning('Refusing a request with a password or files: %s', error)
+        LOG.warning('Refusing a request with a password or files: the encryption keys are not usable: %s', error)
         raise NothingToSealWith(option=sealing.OPTION) from error
 
 
@@ -113,8 +113,8 @@ def seal(
 ) -> str | None:
     """Encrypt a password and files for the server ``uuid``, and return the text that the server's operation row stores.
 
-    Only a process with the same keys can decrypt the text, and only for this server. Return None if no keys are
-    configured (``sealed_by`` is None).
+    ``sealed_by`` are the encryption keys. Return None if ``sealed_by`` is None, because no keys are configured. The
+    text can be decrypted only with the same keys, and only for this server, because it also contains the uuid.
     """
     return None if sealed_by is None else sealed_by.seal(sealing.ServerSecrets(password, files), uuid)
 

@@ -1,13 +1,14 @@
 """Quotas: limits and usage of projects and users, and checks whether a request fits.
 
-    allowed = limits(backend, project_id, user_id)
-    count = check_create(backend, allowed, flavor, minimum, maximum)     # OverQuota, or how many servers fit
-    ...                                                                  # write the rows
-    recheck(backend, allowed, wanted, withdraw)                          # LostRace: concurrent requests wrote, too
+    allowed = limits(backend, project_id, user_id)                       # the limits of the user in the project
+    count = check_create(backend, allowed, flavor, minimum, maximum)     # how many servers fit, or OverQuota
+    ...                                                                  # write the rows of the servers
+    recheck(backend, allowed, wanted, withdraw)                          # ``wanted``: the resources of the new rows
 
-Nothing is reserved: usage is counted from the rows. Two concurrent requests may count before either of them writes. So
-each request counts again after its write, and withdraws its rows if the limit is exceeded. The decorator ``settled``
-then repeats the whole request.
+There are no quota reservations: the usage is counted from the rows of the servers. Two concurrent requests may both
+count the usage before one of them writes, so both fit, but together they exceed the limit. Therefore each request
+counts again after its write. If a limit is exceeded, ``recheck`` calls ``withdraw``, which removes the new rows, and
+raises LostRace. The decorator ``settled`` then repeats the request, up to four attempts.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
 COUNTED = tuple(sorted(quotas.COUNTED))
 # Quotas of the former service nova-network. The API shows them in microversions until 2.35. They have no effect.
 NETWORK = {'fixed_ips': -1, 'floating_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
-# A dict from the name of an option to the name of its resource, if they differ.
+# For options of the group [quota] whose name differs from the resource name in the API and in the database: a dict from
+# option to resource. ``_OPTIONS`` is the reverse dict.
 _RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
 _OPTIONS = {resource: name for name, resource in _RESOURCES.items()}
 # The number of attempts for a request that raises LostRace, and the bounds of the pause between attempts in seconds.
@@ -67,7 +69,10 @@ class LimitTooLarge(Invalid):
 
 
 class LostRace(OverQuota):
-    """Error: concurrent requests exceeded the quota. The rows of this request were removed, so it can be repeated."""
+    """Error: this request and concurrent requests together exceeded the quota, so the new rows were removed again.
+
+    The decorator ``settled`` repeats a request that raises this error.
+    """
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +99,11 @@ class UserLimits(Mapping[str, int]):
 
 
 class _Named(Mapping[str, int]):
-    """Limits from Keystone as a mapping from resource to limit, together with the constant limits of nova-network."""
+    """The limits of a project from Keystone, as a mapping from resource to limit (-1: no limit).
+
+    The mapping also has the limits of the former nova-network, which are not in Keystone and are always -1. The API
+    shows them until microversion 2.35.
+    """
 
     def __init__(self, registered: Mapping[str, int]) -> None:
         self._registered = registered
@@ -150,11 +159,12 @@ def _over_defaults(backend: Backend, found: Mapping[str, int]) -> dict[str, int]
 
 
 def usage(backend: Backend, project_id: str, user_id: str | None = None) -> quotas.Parts:
-    """Return the usage of a project's servers and, if ``user_id`` is given, of this user's servers in the project.
+    """Return how many instances, cores and MiB of RAM a project's servers use, also for one user of the project.
 
-    The result has two dicts from resource to amount: ``shared`` for the project and ``own`` for the user. Servers that
-    have no cell yet are counted, too. Runs one SQL statement for each database. If a cell does not answer, the sizes of
-    its servers are taken from the request specs in the API database.
+    The result has two dicts from resource to amount: ``shared`` for all servers of the project, and ``own`` for the
+    servers of the user ``user_id`` in this project. Servers that have no cell yet are counted, too. For a cell that
+    does not answer, the amounts are computed from the flavors in the request specs of its servers (in the API
+    database). Runs one SQL statement for each database.
     """
     # Read the build requests before the cells. Otherwise a server that moves into a cell in the meantime is missed.
     with backend.api_db.read() as conn:
@@ -210,7 +220,11 @@ def of_servers(backend: Backend, count: int, flavor: Mapping[str, Any]) -> dict[
 
 
 def sizes(flavor: Flavor, image: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of a flavor and the properties of an image, as the dict that ``of_servers`` expects."""
+    """Return a dict with the values of a flavor and an image that determine the quota usage of a server.
+
+    The keys are vcpus, memory_mb, root_gb, ephemeral_gb, swap, extra_specs and image (the image's properties). The
+    functions of this module expect such a dict as ``flavor``.
+    """
     names = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb', 'swap', 'extra_specs')
     return {**{name: getattr(flavor, name) for name in names}, 'image': image.get('properties') or {}}
 
@@ -242,9 +256,10 @@ def check(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int]) -> N
 
 
 def more(backend: Backend, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, int]:
-    """Return a dict from resource to the amount that a resize needs in addition to the server's current amount.
+    """Return a dict from resource to the additional amount that a server needs after a resize: new minus old flavor.
 
-    ``old`` and ``new`` are flavors in the form that ``of_servers`` expects.
+    ``old`` and ``new`` are dicts as ``sizes`` returns them. Resources of which the new flavor has no more than the old
+    flavor are left out.
     """
     before, after = of_servers(backend, 1, old), of_servers(backend, 1, new)
     return {name: number - before.get(name, 0) for name, number in after.items() if number > before.get(name, 0)}
@@ -279,7 +294,11 @@ def recheck(backend: Backend, allowed: UserLimits, wanted: Mapping[str, int], wi
     try:
         _refuse(allowed, wanted, before)
     except OverQuota as error:
-        LOG.info('Concurrent requests exceed the quota of project %s; one of them is rolled back', allowed.project_id)
+        LOG.info(
+            'Concurrent requests together exceed the quota of project %s: the new rows of one request are removed, and '
+            'the request is repeated or refused',
+            allowed.project_id,
+        )
         raise (LostRace if withdraw() else OverQuota)(error.message) from None
 
 
@@ -295,7 +314,8 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 return function(*args, **kwargs)
             except LostRace:
-                # The pause is random, so that the concurrent requests are not repeated at the same moment again.
+                # Concurrent requests exceeded the quota together, and may all be repeated. Each of them waits for a
+                # different random time, so that they do not run at the same moment again.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
 
@@ -313,7 +333,11 @@ def _sides(allowed: UserLimits, used: quotas.Parts) -> list[tuple[Mapping[str, i
 
 
 def _bounds(limits_of: Mapping[str, int], wanted: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return (resource, limit) pairs of the resources in ``wanted`` that have a limit in ``limits_of``."""
+    """Return pairs (resource, limit) for the requested resources that are limited.
+
+    ``limits_of`` is a dict from resource to limit, and ``wanted`` from resource to the requested amount. Resources with
+    the limit -1 (unlimited) or the amount 0 are left out.
+    """
     return [(name, limits_of[name]) for name in sorted(wanted) if wanted[name] and limits_of.get(name, -1) >= 0]
 
 
@@ -322,9 +346,10 @@ def _bounded(allowed: UserLimits, wanted: Mapping[str, int]) -> bool:
 
 
 def _refuse(allowed: UserLimits, wanted: Mapping[str, int], used: quotas.Parts) -> None:
-    """Raise OverQuota if the sum of ``wanted`` and ``used`` exceeds a limit.
+    """Raise OverQuota if the sum of the resources ``wanted`` and ``used`` exceeds a limit of ``allowed``.
 
-    The project's limits are checked before the user's limits.
+    ``wanted`` is a dict from resource to the requested amount. ``used`` has two dicts with the current usage:
+    ``shared`` of the project and ``own`` of the user. The project's limits are checked before the user's limits.
     """
     for limits_of, used_of in _sides(allowed, used):
         overs = {
@@ -344,13 +369,12 @@ def _refuse(allowed: UserLimits, wanted: Mapping[str, int], used: quotas.Parts) 
 def give(backend: Backend, project_id: str, user_id: str | None, values: Mapping[str, int], force: bool) -> None:
     """Set limits of a project, or of one of its users. ``values`` is a dict from resource to limit.
 
-    If [quota]driver does not read limits from the API database, only log a warning. With ``force`` the values are set
-    without a check.
+    With ``force`` the limits are set without the checks below. If [quota]driver does not read limits from the API
+    database, only log a warning.
 
-    Raises:
-        LimitTooSmall: A limit is below the usage, or a project's limit is below the sum of its users' limits (error
-            400).
-        LimitTooLarge: A user's limit is above the project's limit minus the limits of its other users (error 400).
+    Raises (both error 400, and only without ``force``):
+        LimitTooSmall: A limit is below the current usage, or a project's limit is below the sum of its users' limits.
+        LimitTooLarge: A user's limit is above the project's limit minus the limits of its other users.
     """
     if not is_ours(backend):
         LOG.warning(

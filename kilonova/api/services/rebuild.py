@@ -58,7 +58,10 @@ class NumaTopologyChanges(Invalid):
 
 
 class OtherImageOfVolume(Invalid):
-    """Error 400: the root volume was made from another image. Before microversion 2.93 a rebuild can't replace it."""
+    """Error 400: the requested image is not the image from which the server's root volume was made.
+
+    Before microversion 2.93 a rebuild can't write another image to the root volume.
+    """
 
     msg_fmt = 'Unable to rebuild with a different image for a volume-backed server: this needs API 2.93.'
 
@@ -82,11 +85,11 @@ class PciPolicyChanges(Invalid):
 class RebuildRequest:
     """The parameters of a rebuild.
 
-    ``given`` is a dict of the values that the user gave, for example ``name``, ``metadata`` or ``key_name``. A value of
-    None removes the server's value.
+    ``given`` is a dict with the optional members of the request, such as ``name``, ``metadata`` or ``key_name``. If a
+    member is missing, the server keeps its value. If a member is None, the server's value is removed.
 
-    ``reimage`` has an effect only if the server boots from a volume. If ``reimage`` is true, the image is written to
-    the volume. Otherwise the volume stays as it is, and ``image_ref`` must name the image that the volume was made
+    ``reimage`` has an effect only if the server boots from a volume. True (from microversion 2.93 on) writes the image
+    to the volume. With False the volume keeps its content, and ``image_ref`` must be the image that the volume was made
     from.
     """
 
@@ -122,7 +125,8 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: ServerRef, request: 
         _check_volume(server, root, image, reimaged)
     check_host = image['id'] != was
     if root is not None:
-        # A server that boots from a volume has no image id.
+        # From here on, ``image`` becomes the server's stored image. A server that boots from a volume has no image id
+        # (its column image_ref is empty, as in Nova).
         image = {**image, 'id': None}
     _check_image(backend, instance, image, root)
     kernels = images.find_kernels(backend, ctxt, image, instance.flavor.memory_mb)
@@ -180,9 +184,10 @@ def _instance(ctxt: RequestContext, server: ServerRef) -> Instance:
 
 
 def look_again(backend: Backend, ctxt: RequestContext, server: ServerRef) -> None:
-    """Wake a conductor for a rebuild that waits until the volume service has written the image to the root volume.
+    """Wake a conductor for a rebuild that waits until Cinder has written the image to the server's root volume.
 
-    Do nothing if the server has no such operation.
+    Called when Cinder sends the event volume-reimaged. The conductor then reads the volume's status again. Do nothing
+    if no such rebuild of the server waits.
     """
     if waiting := operations.hurry(server.cell, server.uuid, REIMAGE):
         backend.conductor.run_operation(ctxt, operation=waiting)
@@ -200,11 +205,15 @@ def _root_volume(backend: Backend, ctxt: RequestContext, server: ServerRef) -> V
 
 
 def _check_volume(server: ServerRef, root: Volume, image: dict[str, Any], reimaged: str | None) -> None:
-    """Check that the root volume fits the rebuild.
+    """Check the root volume of a server for a rebuild with ``image``.
 
-    If ``reimaged`` is None, the volume keeps its content. Then raise OtherImageOfVolume if the volume was not made from
-    ``image``. If ``reimaged`` is an image id, the image is written to the volume. Then raise RootVolumeShared if other
-    servers have the volume, and VolumeTooSmall if the image does not fit on the volume.
+    ``reimaged`` is the id of the image that the rebuild writes to the volume (from microversion 2.93 on), or None if
+    the volume keeps its content.
+
+    Raises:
+        OtherImageOfVolume: ``reimaged`` is None, and the volume was not made from ``image``.
+        RootVolumeShared: The image is written to the volume, and the volume is attached to other servers, too.
+        VolumeTooSmall: The image is written to the volume, and is larger than the volume.
     """
     if reimaged is None:
         if image['id'] != root.image_metadata.get('image_id'):
@@ -224,14 +233,14 @@ def _image(backend: Backend, ctxt: RequestContext, image_ref: str) -> dict[str, 
 
 
 def _check_image(backend: Backend, instance: Instance, image: dict[str, Any], root: Volume | None) -> None:
-    """Check that the image fits the server's flavor, NUMA topology and PCI devices, which a rebuild does not change.
+    """Check that the server can get the image and keep its flavor, NUMA topology and PCI devices, as a rebuild must.
 
     ``root`` is the volume that the server boots from, or None.
 
     Raises:
         FlavorMemoryTooSmall, other subclasses of Invalid: The image needs more memory or a larger disk.
-        NumaTopologyChanges: The image would give the server another NUMA topology.
-        PciPolicyChanges: The image would change the NUMA policy of the server's PCI devices.
+        NumaTopologyChanges: The image's properties request another NUMA topology.
+        PciPolicyChanges: The image's properties request another NUMA affinity policy for the server's PCI devices.
     """
     flavor = instance.flavor
     sizes = {'memory_mb': flavor.memory_mb, 'root_gb': flavor.root_gb}
@@ -279,7 +288,11 @@ def _changed(
 
 
 def _before(row: dict[str, Any], instance: Instance, new: rebuilds.RebuildChanges) -> rebuilds.RebuildChanges:
-    """Return the values that ``new`` replaces, in the same form. If the rebuild fails, they are written back."""
+    """Return the server's current values of everything that the rebuild changes, as RebuildChanges.
+
+    ``new`` are the changes of the rebuild. If the rebuild fails before it changes the disks, a conductor writes the
+    returned values to the server's rows again.
+    """
     _, extra = instances.split(row)
     return {
         'values': {name: row[name] for name in new['values']},
@@ -292,9 +305,9 @@ def _before(row: dict[str, Any], instance: Instance, new: rebuilds.RebuildChange
 def _specs(
     backend: Backend, ctxt: RequestContext, server: ServerRef, image: dict[str, Any]
 ) -> tuple[RequestSpec | None, RequestSpec | None]:
-    """Return the server's request spec with the new image, and the request spec that is stored now.
+    """Return two request specs: a copy of the server's stored spec with the new image, and the stored spec itself.
 
-    Return (None, None) if no request spec is stored for the server, because then there is nothing to change.
+    The stored spec is written back if the rebuild fails. Return (None, None) if the server has no stored request spec.
     """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, server.uuid)

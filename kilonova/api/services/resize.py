@@ -62,9 +62,9 @@ class NotResized(Invalid):
 class _Move:
     """A resize or cold migration that passed all checks.
 
-    ``kind`` is the migration's type. ``host`` is the destination that an administrator requested, or None. ``more`` is
-    a dict from quota resource to the amount that a resize needs in addition, and ``allowed`` are the quota limits.
-    ``values`` are columns of the server to change when the request is accepted.
+    ``kind`` is the migration's type, 'resize' or 'migration'. ``host`` is the destination that an administrator
+    requested, or None. ``allowed`` are the quota limits, and ``more`` is a dict from quota resource to the amount that
+    the new flavor needs in addition to the old flavor. ``values`` is a dict from column of the server to its new value.
     """
 
     event: str
@@ -116,7 +116,8 @@ def resize(
         images.check_memory(image, new)
     else:
         images.check_fits(image, new, zero_disk_allowed=True)
-    # Check only the new flavor for unsupported features: the server already runs with its image.
+    # Check whether the extra specs of the new flavor ask for unsupported features. The image's properties were checked
+    # when the server was created. Then check that the new flavor and the image do not contradict each other.
     unsupported.check_flavor(flavor.extra_specs)
     create.check_board(flavor, image)
     spec, old_spec = specs_of(backend, ctxt, instance, flavor, image)
@@ -161,8 +162,8 @@ def migrate(backend: Backend, ctxt: RequestContext, server: ServerRef, host: str
 def destination_of(ctxt: RequestContext, server: ServerRef, host: str | None = None) -> Destination:
     """Return the Destination of a move: ``host``, or any host of the server's cell if ``host`` is None.
 
-    A move never leaves the cell. The CellMapping in the destination does not contain the URLs of the cell's database
-    and message queue, because they are secret.
+    A move never leaves the cell. The Destination is stored with the request spec, so its CellMapping has only the
+    cell's uuid and name. It does not have the URLs of the database and message queue, which contain passwords.
     """
     cell = server.cell.cell
     found = Destination(ctxt, cell=CellMapping(ctxt, uuid=cell.uuid, name=cell.name))
@@ -205,13 +206,14 @@ def _new_flavor(backend: Backend, ctxt: RequestContext, instance: Instance, flav
 def specs_of(
     backend: Backend, ctxt: RequestContext, instance: Instance, flavor: Flavor, image: dict[str, Any]
 ) -> tuple[RequestSpec, RequestSpec]:
-    """Return two request specs: the one for a move to ``flavor``, and the one that is stored now.
+    """Return two request specs: a new one for a move of the server (resize, migration, evacuation), and the stored one.
 
-    For another flavor, the PCI requests for the flavor's aliases are made anew. If the server keeps its flavor, it
-    keeps its PCI requests, so that a renamed alias does not prevent an evacuation. The PCI requests of the server's
-    ports are always kept. Each PCI request gets a new id, because the server holds devices on two hosts during a move.
+    For a resize, the PCI requests are built from the PCI aliases of the new flavor. If ``flavor`` is the server's own
+    flavor, the PCI requests of the instance are used, so that the server can move even if an alias was renamed. The PCI
+    requests of ports are always those of the instance. Each PCI request gets a new id, which distinguishes the devices
+    on the destination from those on the source.
 
-    Raises Invalid if the flavor and the image don't fit together, and the errors of ``accelerators.groups``.
+    Raises Invalid if the flavor and the image contradict each other, and the errors of ``accelerators.groups``.
     """
     old = stored_spec(backend, ctxt, instance, image)
     spec = old.obj_clone()
@@ -224,7 +226,8 @@ def specs_of(
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # If the server keeps its flavor, ignore invalid values of this flavor: they must not prevent an evacuation.
+        # Moves without a new flavor (evacuate, cold and live migration) call this function, too. If an older release
+        # accepted extra specs that are refused today, the server must still be able to leave its host.
         if not stays:
             raise
     spec.num_instances = 1
@@ -241,10 +244,10 @@ def specs_of(
 
 
 def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
-    """Return the PCI requests that were made from the flavor's aliases when the server was created or last resized.
+    """Return the instance's PCI requests for PCI aliases, as they were built at its creation or last resize.
 
-    Return None if the server's PCI requests are not known. The resource providers are removed from the requests,
-    because the scheduler chooses new ones.
+    The uuids of the allocated resource providers are removed from the requests, because the scheduler chooses new
+    providers. Return None if the database has no PCI requests of the instance.
     """
     if instance.pci_requests is None:
         return None
@@ -256,18 +259,19 @@ def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
 
 
 def requests_of_ports(instance: Instance) -> list[InstancePCIRequest]:
-    """Return the PCI requests of the ports that the server has now.
+    """Return the PCI requests of the SR-IOV ports that are attached to the server now.
 
-    The stored request spec may also have requests of ports that were detached since.
+    They are read from the instance. The stored request spec is not used, because it may still contain the PCI requests
+    of ports that were detached after the spec was written.
     """
     vifs = {vif.id for vif in instance.vifs}
     return [request for request in pci_ports.requests_of_ports(instance.pci_requests) if request.requester_id in vifs]
 
 
 def stored_spec(backend: Backend, ctxt: RequestContext, instance: Instance, image: dict[str, Any]) -> RequestSpec:
-    """Return the request spec with which the server was created or last resized.
+    """Return the server's request spec, which is stored when the server is created, and again after each resize.
 
-    If no request spec is stored, return one that is built from the server itself.
+    If none is stored, build one from the instance's flavor, image, project, user and PCI requests.
     """
     with backend.api_db.read() as conn:
         stored = request_specs.get(conn, instance.uuid)
@@ -375,9 +379,10 @@ def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
 
 
 def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> RequestSpec | None:
-    """Return the request spec that a revert stores: the spec with the flavor that the server had before the resize.
+    """Return the request spec of the server from before its resize, which the revert of the resize stores again.
 
-    Return None if no request spec is stored, or if the server's old flavor is unknown.
+    It is a copy of the stored request spec with the old flavor, NUMA topology and PCI requests. Return None if no
+    request spec is stored, or if the server's row has no old flavor.
     """
     row, extra = instances.split(server.row)
     instance = Instance.from_row(ctxt, row, extra)
@@ -389,7 +394,8 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> R
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # If the old flavor's extra specs are invalid, the topology stays None: the server was created without one.
+        # ``constraints.of`` raises Invalid if the old flavor's extra specs are not valid. Then the request spec keeps
+        # None as NUMA topology, because a server with such a flavor can only have been created without a topology.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

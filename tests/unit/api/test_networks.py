@@ -259,15 +259,17 @@ def test_forms_that_are_none(site, neutron, private):
                 'binding:profile': {'capabilities': ['switchdev']},
             },
             (
-                "it has a resource request (such as a guaranteed bandwidth), but its vnic_type is 'direct' with the "
-                'capability '
-                'switchdev'
+                'it has a resource request (QoS minimum bandwidth or packet rate), which is not supported for '
+                "vnic_type 'direct' with the capability switchdev"
             ),
         ),
         *(
             (
                 {'resource_request': {'request_groups': []}, 'binding:vnic_type': kind},
-                f"it has a resource request (such as a guaranteed bandwidth), but its vnic_type is '{kind}'",
+                (
+                    'it has a resource request (QoS minimum bandwidth or packet rate), which is not supported for '
+                    f"vnic_type '{kind}'"
+                ),
             )
             for kind in ('remote-managed', 'vdpa')
         ),
@@ -378,8 +380,8 @@ def test_networks_whose_ports_guarantee_something(site, neutron, rules, physical
         assert refused(site, [{'uuid': network}]) == (
             400,
             (
-                f'Network {network} gives its ports a guaranteed bandwidth or packet rate by its QoS policy {NOSUCH}: '
-                'create a port in it and use that port.'
+                f'Network {network} has QoS policy {NOSUCH} with a minimum bandwidth or packet rate, which can be '
+                'allocated only for existing ports: create a port in the network and use that port.'
             ),
         )
     else:

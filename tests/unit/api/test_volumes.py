@@ -373,7 +373,7 @@ def test_what_can_not_be_booted_from(site, cinder):
             ),
         ),
         ([there(hungry, boot_index=0)], "Flavor's memory is too small for requested image."),
-        ([there(odd, boot_index=0)], "The volume's image has min_disk 'two': it must be a number."),
+        ([there(odd, boot_index=0)], "The volume was made from an image with min_disk 'two', which is not a number."),
         (
             [there(bound, boot_index=0)],
             ('image property hw_tpm_version is not supported by this cloud: guests have no emulated TPM.'),
@@ -647,8 +647,8 @@ def test_images_that_name_odd_devices(site, cinder, text, reason):
     assert refused(site) == (
         400,
         (
-            'Image property block_device_mapping cannot be read: the value is in the older syntax; '
-            'only the newer syntax, with bdm_v2, is supported'
+            'Image property block_device_mapping cannot be read: its value is in the syntax of version 1; '
+            'only version 2 is supported (property bdm_v2 is true)'
         ),
     )
 
