@@ -246,8 +246,8 @@ def _cached(conn: Connection, uuid: str) -> list[dict[str, Any]]:
 def detach(backend: Backend, ctxt: RequestContext, server: ServerRef, port_id: str) -> None:
     """Accept the detach of an interface from a server, and wake a conductor.
 
-    Raises PortNotFound if the server does not have the port, PortAccelerated if the port is an accelerator, and the
-    errors of ``server_operations.run``.
+    Raises PortNotFound if the server does not have the port, PortAccelerated if the port has a vnic_type of Cyborg, and
+    the errors of ``server_operations.run``.
     """
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
     vif = next((one for one in vifs if one['id'] == port_id.lower()), None)

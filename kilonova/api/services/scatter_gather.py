@@ -24,15 +24,19 @@ R = TypeVar('R')
 
 
 def is_silence(error: BaseException) -> bool:
-    """Return whether the error means that a database or daemon did not answer."""
+    """Return whether the error means that a database, another OpenStack service or a Kilonova daemon did not answer.
+
+    Such errors are Unanswered (for example a timeout of an RPC call), and connection errors of the database.
+    """
     return isinstance(error, Unanswered) or engine.is_unreachable(error)
 
 
 def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] | None = None) -> list[tuple[Any, R]]:
     """Call ``ask`` with each cell, and return a list of (cell, result).
 
-    Cells whose database does not answer are left out of the result and appended to ``silent``. If ``silent`` is None,
-    the error is raised.
+    A caller that accepts an incomplete result passes an empty list as ``silent``. Cells whose database does not answer
+    are then left out of the result and appended to ``silent``. If ``silent`` is None, such a cell makes this function
+    raise the error of the database.
     """
     found = []
     for cell in cells:
@@ -53,7 +57,8 @@ def ask_cells(cells: Iterable[Any], ask: Callable[[Any], R], silent: list[Any] |
 def first(cells: Iterable[Database], find: Callable[[Connection], R | None], missing: Exception) -> R:
     """Call ``find`` with a connection to each cell's database, and return the first result that is not None.
 
-    Raises ``missing`` if no cell has a result, and Unanswered (503) if a result may be in a cell that does not answer.
+    If there is no result, raise the exception ``missing``. But if a cell did not answer, raise Unanswered (503)
+    instead, because this cell may have a result.
     """
 
     def ask(cell: Database) -> R | None:
@@ -69,10 +74,9 @@ def first(cells: Iterable[Database], find: Callable[[Connection], R | None], mis
 
 
 def refuse_if_any(silent: Iterable[Any]) -> None:
-    """Raise Unanswered (503) if ``silent`` is not empty.
+    """Raise Unanswered (503) if ``silent``, the list of cells whose database did not answer, is not empty.
 
-    ``silent`` are cells whose database did not answer. The caller has not found a row, which may be in one of these
-    cells. So the caller can't say that the row does not exist.
+    Call this before a 404 error: a row that was not found may be in one of these cells.
     """
     names = ', '.join(cell.name for cell in silent)
     if names:

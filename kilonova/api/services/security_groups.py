@@ -79,8 +79,8 @@ def listed(
 ) -> tuple[Sequence[SecurityGroupRules], dict[str, SecurityGroupRules]]:
     """Return two values: the security groups of a server's ports, and a dict from id to security group.
 
-    The dict also has the groups that the rules of these groups name as remote groups. All groups are read with the
-    user's token. If this cloud has no network service, both values are empty.
+    The dict has the groups of the ports, and also the remote groups of their rules, whose names the API shows. ``uuid``
+    is the server's uuid. All groups are read with the user's token. Without a network service both values are empty.
     """
     networks = backend.networks
     if networks is None:
@@ -116,7 +116,7 @@ def _change_all(
     *,
     wanted: bool,
 ) -> None:
-    """Add the group to these ports, or remove it if ``wanted`` is false, and change the server's info cache."""
+    """Add a group to these ports, or remove it if ``wanted`` is false, in Neutron and in the server's info cache."""
     for port in ports:
         _change(networks, ctxt, port, group.id, wanted=wanted)
     changed = {port.id for port in ports}
@@ -126,10 +126,11 @@ def _change_all(
 
 
 def _change(networks: NetworkClient, ctxt: RequestContext, port: Port, group: str, *, wanted: bool) -> None:
-    """Add a group to a port, or remove it if ``wanted`` is false, and keep the port's other groups.
+    """Add a security group to a port if ``wanted`` is true, or remove it from the port if ``wanted`` is false.
 
-    If another client changes the port at the same time, read the port again and retry. Do nothing if the port no longer
-    exists. Raises PortChanged if other clients changed the port during each of ``ATTEMPTS`` attempts.
+    The port's other groups stay. If another client changes the port at the same time (its revision number differs), the
+    port is read again and the write is repeated. Raises PortChanged if this happens three times (``ATTEMPTS``). Do
+    nothing if the port no longer exists.
     """
     left = ATTEMPTS
     with contextlib.suppress(PortNotFound):

@@ -156,9 +156,10 @@ def as_object(ctxt: RequestContext, group: Mapping[str, Any] | None) -> Instance
 
 @contextlib.contextmanager
 def refused_as_asked() -> Iterator[None]:
-    """Return a context manager that raises Invalid (400) if its block raises GroupNotFound.
+    """Return a context manager that raises Invalid (400) if its block raises GroupNotFound (404).
 
-    The block raises GroupNotFound if a group is deleted between its check and the write of the new servers.
+    The block writes the new servers of a create request. The group of the scheduler hint ``group`` existed when the
+    request was checked. If another request deletes it before the write, the error is the same as for an unknown group.
     """
     try:
         yield
@@ -175,11 +176,12 @@ def check_members(allowed: quota.UserLimits, group: Mapping[str, Any] | None, co
 def recheck(
     backend: Backend, allowed: quota.UserLimits, group: Mapping[str, Any] | None, withdraw: Callable[[], bool]
 ) -> None:
-    """Count the group's members again after new servers were written, and withdraw the servers if there are too many.
+    """Count the members of a server group again, after a create request has written its new servers.
 
-    ``withdraw`` is a function that removes the new servers. It returns False if some of them could not be removed
-    completely. If it returns True, raise quota.LostRace, so that the request is repeated. Otherwise raise
-    TooManyMembers.
+    ``group`` is the group's row, or None if the request names no group. Then do nothing. If the members exceed the
+    limit server_group_members in ``allowed``, call ``withdraw``, which removes the new servers. If it returns True,
+    raise quota.LostRace, so that the request is repeated. If it returns False, because a conductor already builds some
+    of the servers, raise TooManyMembers.
     """
     if group is None or allowed[MEMBERS] < 0 or not backend.options.recheck_quota:
         return

@@ -35,7 +35,8 @@ from kilonova.objects.vif import ACCELERATED, Vif
 VIEW = 'view'
 # Purpose for ``find_server``: the caller accepts an operation, so all columns that operations need are read.
 WORK = 'work'
-# Purpose for ``find_server``: the caller only shows the server, and needs the same columns as an operation.
+# Purpose for ``find_server``: the caller only shows the server, but needs all columns, as with WORK. Unlike WORK, it
+# also finds servers whose host still runs nova-compute.
 WHOLE = 'whole'
 # Purpose for ``find_server``: the caller shows the server's history, so deleted servers are found, too.
 HISTORY = 'history'
@@ -47,8 +48,8 @@ PARTIAL_SINCE = 69
 HISTORY_SINCE = 21
 # The first and the longest pause between two queries while a request waits for an operation, in seconds.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# The kinds of short operations. Clients often request several short operations of a server at the same time.
-# ``accept_in_turn`` waits for the end of a running short operation, so that the next request does not fail.
+# The kinds of short operations. Clients often request several of them for one server at the same time. While a short
+# operation is running, ``accept_in_turn`` lets another request for the server wait, instead of refusing it with 409.
 _BRIEF = frozenset(
     (
         'attach_interface',
@@ -60,7 +61,8 @@ _BRIEF = frozenset(
     )
 )
 
-# Events (state changes, see ``kilonova.states``) that are refused if a port of the server is an accelerator.
+# Events (state changes, see ``kilonova.states``) that are refused if the server has a port of Cyborg (vnic_type
+# accelerator-direct or accelerator-direct-physical).
 _BLOCKED_BY_ACCELERATED_PORTS = frozenset(
     (
         'suspend.start',
@@ -77,7 +79,7 @@ T = TypeVar('T')
 
 
 class PortAccelerated(Invalid):
-    """Error 400: the action is not possible, because a port of the server is an accelerator."""
+    """Error 400: the action does not support servers with a Cyborg port (vnic_type accelerator-direct and others)."""
 
     msg_fmt = 'Feature not supported with Ports that have accelerators.'
 
@@ -201,14 +203,14 @@ def check(
     """Check that a server's lock, state and host allow the state change ``event`` (see ``kilonova.states``).
 
     The check uses the row in ``server``. The transaction that accepts the operation checks the state again.
-    ``launched`` says whether the server must have been started once, and ``hosted`` says whether it must have a host.
-    If ``locked`` is true, the server may be locked.
+    ``launched`` requires that the server was started at least once, and ``hosted`` requires that it has a host. The
+    lock is checked unless ``locked`` is true.
 
     Raises:
         InstanceIsLocked: The server is locked and the caller is no administrator (error 409).
         InstanceInvalidState: The server's state does not allow the event (error 409).
         InstanceNotReady: The server has no host yet (error 409).
-        PortAccelerated: Ports of the server are accelerators, and the event is a move, suspend or shelve (error 400).
+        PortAccelerated: The server has ports of Cyborg, and the event is a move, suspend or shelve (error 400).
     """
     if not locked:
         check_lock(ctxt, server)
@@ -229,7 +231,7 @@ def check(
 
 
 def has_accelerated_ports(server: ServerRef) -> bool:
-    """Return whether any port of the server is an accelerator."""
+    """Return whether a port of the server has a vnic_type of Cyborg, such as accelerator-direct."""
     vifs = json.loads(server.row['extra_network_info'] or '[]') if server.cell is not None else []
     return any(vif.get('vnic_type') in ACCELERATED for vif in vifs)
 
@@ -265,8 +267,8 @@ def accept_in_turn(
     """Call ``accept`` with these arguments, and retry while a short operation of the server is running.
 
     A short operation attaches or detaches an interface or a volume, or creates or deletes a volume snapshot. It may
-    change the server after the caller has checked the server. If this matters, the caller passes a function as
-    ``write`` (in ``more``), which checks the server again in the transaction.
+    change the server while this function waits, so the caller's earlier checks may be outdated. A caller can pass a
+    function ``write(conn)`` (in ``more``), which repeats such checks in the transaction that accepts the operation.
 
     Raises InstanceBusy if the short operations don't end within the RPC response timeout, or if another kind of
     operation is running.
@@ -282,9 +284,10 @@ def accept_in_turn(
 
 
 def _is_free(conn: Connection, server: ServerRef) -> bool | None:
-    """Return True if no operation is running on the server, and False if a long operation is running.
+    """Return whether a new operation can be accepted: True (now), False (not soon), or None (after a short wait).
 
-    Return None if a short operation is running, which will end soon.
+    True means that no operation of the server is running. None means that a short operation (``_BRIEF``) is running:
+    the caller asks again. False means that another operation is running: the caller refuses the request.
     """
     kind = operations.running(conn, server.uuid)
     return None if kind in _BRIEF else kind is None
@@ -300,11 +303,12 @@ def run(
     hosted: bool = True,
     **more: Any,
 ) -> None:
-    """Accept an operation on the server's host, and wake a conductor.
+    """Check the server's state, accept an operation of the kind ``kind``, and wake a conductor.
 
-    ``kind`` and ``args`` are the kind and the arguments of the operation. ``event`` is the state change that begins it.
-    ``more`` are arguments of ``accept_in_turn``, which waits for the end of short operations. If ``hosted`` is false,
-    the server may be on no host. Raises the errors of ``check`` and ``accept_in_turn``.
+    ``event`` is the state change with which the operation begins, such as 'pause.start' (see ``kilonova.states``).
+    ``args`` are the arguments of the operation. If an attach, a detach or another short operation of the server is
+    running, wait for its end. ``more`` are further arguments of ``accept_in_turn``. The server must be on a host,
+    unless ``hosted`` is false. Raises the errors of ``check`` and ``accept_in_turn``.
     """
     check(ctxt, server, event, hosted=hosted)
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args)
@@ -315,21 +319,22 @@ def run(
 def run_beside(
     backend: Backend, ctxt: RequestContext, server: ServerRef, kind: str, args: Arguments | None = None
 ) -> None:
-    """Start an operation that runs in parallel with the server's other operations, whatever the server's state.
+    """Start an operation that runs in parallel with the server's other operations, in every state of the server.
 
     ``kind`` and ``args`` are the kind and the arguments of the operation. Use this function only for operations that
-    read the state of the server's ports or of one of its volumes from another service.
+    conflict with no other operation: those that update the server's info cache from Neutron, or the size of a volume
+    from Cinder.
     """
     row = operations.OperationRow.new(ctxt, kind, server.uuid, args, beside=True)
     backend.conductor.run_operation(ctxt, operation=operations.add_beside(server.cell, row))
 
 
 def ports_changed(backend: Backend, ctxt: RequestContext, server: ServerRef, change: Callable[[Vif], Vif]) -> None:
-    """Apply ``change`` to each interface in the server's info cache, and have a conductor refresh the cache.
+    """Apply ``change`` to each interface in the server's info cache, and wake a conductor that refreshes the cache.
 
-    The caller has already made the same change in the network service. When this function returns, the info cache
-    normally shows the change. If another process writes the cache at the same moment, the cache shows the change only
-    after the conductor has read the ports from the network service again.
+    The caller has already made the same change in Neutron. The write to the cache is skipped if another process writes
+    the cache at the same moment. In every case the conductor reads the server's ports from Neutron and corrects the
+    cache a little later.
     """
     row = operations.OperationRow.new(ctxt, 'network_changed', server.uuid, beside=True)
     uuid = operations.add_beside(

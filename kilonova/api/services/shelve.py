@@ -21,7 +21,10 @@ from kilonova.pci.request import as_list
 
 
 class UnshelveToRefused(Conflict):
-    """Error 409: a zone or host is requested for a server that is still on its host."""
+    """Error 409: an unshelve request names a zone or host, but the server is not SHELVED_OFFLOADED.
+
+    A server that is only SHELVED still has its host, and can be unshelved only there.
+    """
 
     msg_fmt = (
         'Specifying an availability zone or a host when unshelving server "%(uuid)s" with status "%(status)s" '
@@ -39,8 +42,9 @@ class HostNotInZone(Invalid):
 class Where:
     """The destination that an unshelve request asks for.
 
-    ``has_zone`` says whether the request names a zone. If it does and ``zone`` is None, the server is no longer bound
-    to a zone. If ``host`` is None, the scheduler chooses the host.
+    ``has_zone`` is true if the request has the parameter availability_zone. ``zone`` is its value: a zone pins the
+    server to this zone, and None (null in the request) unpins the server. ``host`` is the requested host, or None to
+    let the scheduler choose.
     """
 
     zone: str | None = None
@@ -109,8 +113,9 @@ def unshelve(backend: Backend, ctxt: RequestContext, server: ServerRef, where: W
 def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Where) -> UnshelveArguments:
     """Return the arguments of the operation row of an unshelve.
 
-    ``request_spec`` is the request spec for the scheduler. If the server's zone changes, ``new_request_spec`` is the
-    spec to store in the database, and ``old_request_spec`` is the spec that is stored now.
+    The member ``request_spec`` is the request spec for the scheduler. If the request names an availability zone or
+    null, ``new_request_spec`` is the server's stored spec with the new zone, which is written to the database, and
+    ``old_request_spec`` is the stored spec, which is written back if the unshelve fails. Otherwise both are None.
     """
     instance = resize.instance_of(ctxt, server)
     image = images.of_server(instance.system_metadata, instance.image_ref)
@@ -142,9 +147,10 @@ def _args(backend: Backend, ctxt: RequestContext, server: ServerRef, where: Wher
 
 
 def _check_destination(backend: Backend, zone: str | None, where: Where) -> None:
-    """Check that the requested zone and host exist, and that the host is in the zone ``zone``.
+    """Check that the zone and host of an unshelve request exist, and that this host is in the server's zone.
 
-    If ``zone`` is None, the host may be in any zone. Raises ZoneUnavailable, HostUnknown or HostNotInZone (errors 400).
+    ``where`` is the requested zone and host. ``zone`` is the zone to which the server is pinned after the unshelve, or
+    None if its host may be in any zone. Raises ZoneUnavailable, HostUnknown or HostNotInZone (errors 400).
     """
     if where.zone is not None:
         create.check_zone(backend, where.zone)

@@ -2,9 +2,12 @@
 
     image_id = make(backend, ctxt, server, Making('snapshot.start', 'snapshot', 'createImage', name, SnapshotArguments))
 
-The image of a server that boots from a volume has no data. Instead the image names snapshots of all the server's
-volumes, which the API creates with the user's token. A new server from this image gets volumes that are made from the
-snapshots.
+The values of ``Making`` in this example are the state change, the kind of the operation, the name of the instance
+action, the name of the image, and the class of the operation's arguments.
+
+The image of a server that boots from a volume has no data. Instead the API creates snapshots of all the server's
+volumes with the user's token, and the image's property block_device_mapping names them. A new server from this image
+gets volumes that are made from the snapshots.
 """
 
 from __future__ import annotations
@@ -53,9 +56,10 @@ class BackupOfVolume(Invalid):
 class Making:
     """The parameters of a new image that is created from a server.
 
-    ``event`` is the event that changes the server's state. ``kind`` is the kind of the operation, and ``action`` is the
-    name of the instance action. ``metadata`` are image properties that the user sets, and ``properties`` are image
-    properties that the calling function sets. ``arguments(image_id=…)`` returns the arguments of the operation.
+    ``event`` is the state change with which the operation begins, such as 'snapshot.start'. ``kind`` is the kind of the
+    operation, and ``action`` the name of the instance action. ``name`` is the image's name. ``arguments`` is the class
+    of the operation's arguments (or a function), which is called with ``image_id``. ``metadata`` are image properties
+    from the user, and ``properties`` are image properties from the calling function, such as backup_type.
     """
 
     event: str
@@ -78,7 +82,7 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
         NotServed: A property of the server's image forbids images of the running server.
         BackupOfVolume: A backup is requested of a server that boots from a volume.
         Forbidden, Invalid: The image service or the volume service refuses the request.
-        TookTooLong: The image service answered so late that a conductor already deletes the new image.
+        TookTooLong: The image service needed more than 300 s, so a conductor already deletes the new image.
 
     Also raises the errors of ``server_operations.accept``.
     """
@@ -91,7 +95,8 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
         return image_id
     row = OperationRow.new(ctxt, making.kind, server.uuid, making.arguments(image_id=image_id))
     record = _record(backend, ctxt, server, making)
-    # If the request fails or this process dies, a conductor runs this operation, which deletes the image.
+    # The cleanup operation: a conductor runs it after ``LATE`` seconds, and deletes the image. The transaction that
+    # accepts the request (``write``) deletes it, so it runs only if the request fails or this process dies.
     note = OperationRow.new(ctxt, 'release', server.uuid, ImageRelease(image_id=image_id), beside=True)
     operations.plan(server.cell, [note], LATE)
 
@@ -110,10 +115,10 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
 
 
 def _record(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making) -> dict[str, Any]:
-    """Return the members and properties of the new image.
+    """Return the fields and properties of the new image as one dict, in the form of the Glance API.
 
-    The new image inherits the properties of the server's image, as the server's system metadata stores them. The
-    min_disk of the new image is at least the size of the server's root disk.
+    The new image inherits the properties of the server's own image, which the server's system metadata stores. Its
+    min_disk is the larger one of that image's min_disk and the size of the server's root disk.
     """
     with server.cell.read() as conn:
         system_metadata = instances.get_system_metadata(conn, server.uuid)
@@ -147,12 +152,13 @@ def _record(backend: Backend, ctxt: RequestContext, server: ServerRef, making: M
 
 
 def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Making, image_id: str) -> None:
-    """Snapshot all volumes of the server, and create an active image that names the snapshots.
+    """Create an image of a server that boots from a volume: an image without data, and a snapshot of each volume.
 
-    If an error occurs or this process dies, a conductor deletes the snapshots and the image.
+    The image property block_device_mapping names the snapshots. If an error occurs or this process dies, a conductor
+    deletes the snapshots and the image.
 
     Raises:
-        BackupOfVolume: The request is a backup, not a snapshot.
+        BackupOfVolume: The action is createBackup, which does not support such servers.
         NoVolumeService: This cloud has no volume service.
         Forbidden, Invalid: The volume service or the image service refuses a request.
     """
@@ -188,10 +194,10 @@ def _make_of_volumes(backend: Backend, ctxt: RequestContext, server: ServerRef, 
 
 
 def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, delay: float) -> str:
-    """Insert an operation that deletes the image and its volume snapshots, and return the operation's uuid.
+    """Insert a cleanup operation that deletes the image and its volume snapshots, and return the operation's uuid.
 
-    A conductor runs the operation after ``delay`` seconds. If the image is complete earlier, the caller deletes the
-    operation.
+    A conductor runs the operation after ``delay`` seconds, for example because this process died. After the caller has
+    created all snapshots and activated the image, it deletes the operation row, so that nothing is deleted.
     """
     row = OperationRow.new(ctxt, 'release', server.uuid, SnapshotsRelease(snapshots_of=image_id), beside=True)
     operations.plan(backend.api_db, [row], delay)
@@ -199,10 +205,11 @@ def _note(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: s
 
 
 def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_id: str, note: str) -> None:
-    """Delete the new image of a refused request, and the operation that would delete this image later.
+    """Delete the new image after its request has failed, and delete the cleanup operation of this image.
 
-    ``note`` is the uuid of this operation. If the operation does not exist any more, the request was accepted after
-    all. Then nothing is deleted.
+    ``note`` is the uuid of the cleanup operation, which would delete the image later. The transaction that accepts the
+    request also deletes the cleanup operation. So if it does not exist, the request was accepted despite the error, and
+    the image is kept.
     """
     try:
         with server.cell.read() as conn:
@@ -212,7 +219,8 @@ def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_
             backend.images.delete(image_id, ctxt)
         except KilonovaError as error:
             LOG.warning(
-                'Could not delete image %s, whose snapshot was refused; a conductor will do it (operation %s): %s',
+                'The request that created image %s has failed, and the image could not be deleted now; a conductor '
+                'will delete it (operation %s). Error: %s',
                 image_id,
                 note,
                 error,
@@ -225,8 +233,8 @@ def _take_back(backend: Backend, ctxt: RequestContext, server: ServerRef, image_
         if not isinstance(error, KilonovaError) and not is_silence(error):
             raise
         LOG.warning(
-            'It is unknown if the request for image %s was accepted; if not, a conductor deletes the image in %d s '
-            '(operation %s): %s',
+            'An error hides whether the request that created image %s was accepted. If it was not, a conductor deletes '
+            'the image in %d s (operation %s). Error: %s',
             image_id,
             LATE,
             note,

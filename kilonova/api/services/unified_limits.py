@@ -2,8 +2,11 @@
 
     amounts(flavor, aliases)  # {'servers': 1, 'class:VCPU': 8, 'class:CUSTOM_PCI_10DE_20B5': 2, 'alias:a100': 2}
 
-The names are Nova's (``servers``, ``class:<resource class>``, ``server_groups`` …). In addition, ``alias:<name>``
-counts the devices of a PCI alias. So GPUs can be limited by type, even if Placement does not have the devices yet.
+The flavor of this example has 8 vCPUs and the extra spec pci_passthrough:alias='a100:2', which asks for two GPUs.
+
+The names of limits are Nova's (``servers``, ``class:<resource class>``, ``server_groups`` …). In addition,
+``alias:<name>`` limits the devices of a PCI alias. The two GPUs count against both of their limits. The limit of the
+alias works even if the hosts do not report their PCI devices to Placement.
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class Registered(Mapping[str, int]):
             return self._limits[name]
         if self._strategy == REQUIRE:
             return 0 if name in self._listed else -1
-        # A PCI alias without a limit is unlimited. Its devices still count against the limit of their resource class.
+        # The resource has no registered limit in Keystone. -1 means unlimited: a PCI alias needs no limit of its own,
+        # because its devices also count against the limit of their resource class. All other resources get the limit 0,
+        # unless [quota]unified_limits_resource_list names them.
         return -1 if name in self._listed or name.startswith(ALIAS) else 0
 
     def __iter__(self) -> Iterator[str]:
@@ -108,7 +113,8 @@ def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dic
     )
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
-        # An old server's flavor and image may contradict each other about CPUs. Then all vCPUs count as shared CPUs.
+        # A server that an older release accepted may have a flavor and an image that contradict each other, for example
+        # about hw:cpu_policy and hw_cpu_policy. Then ``cpus_asked`` raises Invalid, and all vCPUs count as shared CPUs.
         cpus = constraints.cpus_asked(shape, image)
     return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 
@@ -128,7 +134,8 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
                 pci_request.requests_from_flavor({pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases)
             )
         except KilonovaError:
-            # If the alias is not configured any more or has several resource classes, count it only by its name.
+            # The alias is not configured any more, or its devices have several resource classes. Then the devices count
+            # only against the limit of the alias, and against no resource class.
             continue
         for group in groups:
             for resource_class, count in group.resources.items():
@@ -139,9 +146,9 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
 def usage(backend: Backend, project_id: str) -> dict[str, int]:
     """Return a dict from limit name to the amount that all servers of a project use.
 
-    Runs one SQL statement for each database, whatever the number of servers. If a cell does not answer, the flavors of
-    its servers are taken from the request specs in the API database. A server that is being resized counts with the
-    larger amount of each resource.
+    Until a resize of a server is confirmed or reverted, each resource counts with the larger amount of the old and the
+    new flavor. For servers of a cell that does not answer, the flavors are read from the request specs in the API
+    database. Runs one SQL statement for each database, for any number of servers.
     """
     # Read the build requests before the cells. Otherwise a server that moves into a cell in the meantime is missed.
     with backend.api_db.read() as conn:

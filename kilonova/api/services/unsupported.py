@@ -45,9 +45,10 @@ class CertificatesUnverified(Invalid):
 
 
 class Row(NamedTuple):
-    """Unsupported extra specs or image properties, and the reason that the error message tells users.
+    """One row of the tables of unsupported extra specs and image properties.
 
-    ``names`` are shell-style patterns (fnmatch), such as ``quota:vif_*``.
+    ``names`` are names or shell-style patterns (fnmatch) of extra specs or image properties, such as ``quota:vif_*``.
+    ``reason`` is the end of the error message for users.
     """
 
     names: tuple[str, ...]
@@ -98,7 +99,10 @@ _OFF = frozenset(('', '0', '[]', 'disabled', 'f', 'false', 'n', 'no', 'none', 'o
 
 
 def names(rows: Iterable[Row]) -> set[str]:
-    """Return the names (patterns) of all extra specs or image properties in ``rows``."""
+    """Return the names and shell-style patterns, such as ``quota:vif_*``, of all ``rows`` of a table.
+
+    A test compares the result with the documentation.
+    """
     return {name for row in rows for name in row.names}
 
 

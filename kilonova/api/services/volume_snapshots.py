@@ -1,10 +1,10 @@
 """Assisted volume snapshots: the server's host changes the volume's files because the volume service can't do it alone.
 
-    create(backend, ctxt, volume_id, snapshot_id, 'volume-….snap')
-    delete(backend, ctxt, volume_id, snapshot_id, {'file': …, 'into': …})
+    create(backend, ctxt, volume_id, snapshot_id, 'volume-….snap')           # the guest will write to this new file
+    delete(backend, ctxt, volume_id, snapshot_id, {'file': …, 'into': …})    # the data of ``file`` is merged ``into``
 
-The volume service sends these requests. The functions return when the operation is accepted. A conductor reports the
-result to the volume service later.
+The volume service (Cinder) sends these requests for volumes that are files on NFS shares. Both functions only accept
+the request. The server's host does the work later, and then a conductor reports the result to Cinder.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SnapshotUnknown(Invalid):
 class MovedOn(Conflict):
     """Error 409: after the request was checked, the volume's file changed, or the volume was detached."""
 
-    msg_fmt = 'volume %(volume)s is no longer in file %(file)s, or its attachment has changed'
+    msg_fmt = 'the file of volume %(volume)s is no longer %(file)s, or the volume was detached'
 
 
 class NotItsState(Conflict):
@@ -94,10 +94,11 @@ def create(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
 
 
 def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, merge: MergedFiles) -> None:
-    """Accept the deletion of a snapshot: the server's host will merge two files of the volume into one.
+    """Accept the deletion of a snapshot: the server's host will merge one file of the volume into another file.
 
-    ``merge`` has the names of the two files under the keys ``file`` and ``into``. Raises NotItsState if the snapshot's
-    status is not deleting. Also raises the other errors of ``create``.
+    ``merge`` is {'file': <name>, 'into': <name>}: the data of the first file is written into the second file, its
+    backing file. ``MergedFiles`` explains the name None. Raises NotItsState if the snapshot's status is not deleting,
+    and the other errors of ``create``: AttachedToNone, AttachedToMany, NotAFile, SnapshotUnknown and MovedOn.
     """
     server, volume = _find(backend, ctxt, volume_id, snapshot_id, 'deleting')
     args = DeleteSnapshotArguments(volume_id=volume.volume_id, snapshot_id=snapshot_id, merge=merge)
@@ -107,11 +108,11 @@ def delete(backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: 
 def _find(
     backend: Backend, ctxt: RequestContext, volume_id: str, snapshot_id: str, status: str
 ) -> tuple[ServerRef, AttachedVolume]:
-    """Return the server that has the volume, and the volume as it is attached.
+    """Return the server to which the volume is attached, and the attached volume.
 
-    ``status`` is the status that the snapshot must have. The volume service sets this status before it sends its
-    request. If the snapshot has another status, the request comes from another client and is refused. Raises the errors
-    of ``create``, except MovedOn.
+    ``status`` is the status that the snapshot must have, 'creating' or 'deleting'. Cinder sets it before it calls this
+    API. A different status shows that the caller is not Cinder, so the request is refused. Raises the errors of
+    ``create``, except MovedOn.
     """
     client = backend.volumes
     if client is None:
@@ -150,10 +151,10 @@ def _accept(
     kind: str,
     args: VolumeSnapshotArguments,
 ) -> None:
-    """Accept the operation after short operations of the server, such as attaches, have ended.
+    """Accept the operation and wake a conductor. ``kind`` is CREATE or DELETE.
 
-    ``kind`` is CREATE or DELETE. The transaction checks again that the volume is attached with the same file, and
-    raises MovedOn if it is not.
+    While a short operation of the server, such as an attach, is running, wait for its end. The accepting transaction
+    checks again that the server has the attachment ``volume`` with the same file. If not, raise MovedOn.
     """
     event = f'{kind}.start'
     server_operations.check(ctxt, server, event, locked=True)

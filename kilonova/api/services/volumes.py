@@ -3,11 +3,15 @@
     attach = volumes.attach(backend, ctxt, server, volumes.WantedAttachment(volume_id), multiattach=True)
     volumes.attached(backend, ctxt, server, attach)              # wait for the device name, and return the volume's row
     volumes.detach(backend, ctxt, server, volume_id)
-    volumes.swap(backend, ctxt, server, volume_id, copy_id)      # requested by the volume service
+    volumes.swap(backend, ctxt, server, volume_id, copy_id)      # replace a volume by its copy, as Cinder requests
 
-    chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # look the volumes up
-    with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # create the missing ones,
-        …                                                                           # and keep them on success
+A create request for 2 servers (``uuids``) uses the module as follows. ``disks.volumes`` are the requested volumes:
+
+    chosen = volumes.find(backend, ctxt, disks.volumes, 2, multiattach=True)        # look existing volumes up
+    with volumes.made(backend, ctxt, chosen, uuids, multiattach=True) as found:     # create the new volumes
+        …                                                                           # write the servers' rows
+
+If the ``with`` block fails, a conductor deletes the new volumes.
 
 Requests to the volume service use the token of the user, who must be allowed to see the volume. Only a swap uses the
 service's account. Conductors create and delete the attachments.
@@ -252,7 +256,10 @@ def _connection(volume: Volume, server: str) -> str:
 
 
 def _check_kind(volume: Volume, multiattach: bool) -> None:
-    """Raise MultiattachUnknown if the volume allows several servers and ``multiattach`` is false."""
+    """Raise MultiattachUnknown if ``volume`` is a multiattach volume and the request does not support such volumes.
+
+    ``multiattach`` is true if the request supports them (from microversion 2.60 on).
+    """
     if volume.multiattach and not multiattach:
         raise MultiattachUnknown
 
@@ -286,10 +293,10 @@ def _check_count(backend: Backend, conn: engine.Connection, server: ServerRef) -
 def attached(backend: Backend, ctxt: RequestContext, server: ServerRef, attach: AcceptedAttach) -> dict[str, Any]:
     """Wait until an accepted attach is complete, and return the volume's block_device_mapping row.
 
-    The row then has an attachment id and a device name.
+    The attach is complete when the row has an attachment id and a device name.
 
     Raises:
-        VolumeAttachFailed: The attach failed, or the volume was detached again at once.
+        VolumeAttachFailed: The attach failed, or another request detached the volume during the wait.
         VolumeAttachContinues: The attach is not complete within the RPC response timeout.
     """
     volume_id = attach.row['volume_id']
@@ -400,7 +407,10 @@ def swap(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: s
 
 
 def _check_attached(conn: engine.Connection, server: ServerRef, row: Mapping[str, Any]) -> None:
-    """Raise NotAttached if the volume was detached, or detached and attached again, since ``row`` was read."""
+    """Raise NotAttached if the volume is no longer attached as in ``row``, its block_device_mapping row.
+
+    A volume that was detached and attached again has a different attachment, for which the request was not checked.
+    """
     if not any(
         one['uuid'] == row['uuid'] and one['attachment_id'] == row['attachment_id']
         for one in queries.of_servers(conn, [server.uuid]).get(server.uuid, ())
@@ -413,9 +423,10 @@ def _check_attached(conn: engine.Connection, server: ServerRef, row: Mapping[str
 class ChosenVolume:
     """A volume that a create request asks for, after its source was looked up.
 
-    ``volume`` is the existing volume that the request names, or None if a new volume is created for each server.
-    ``wish`` describes the volume as the request does, for example its source. If the server boots from the volume,
-    ``image`` is the image from which the volume was or will be made.
+    ``wish`` is the requested volume (VolumeWish: source type, source id, size and type). ``volume`` is the existing
+    volume that the request names, or None if a new volume is created for each server. If the server boots from the
+    volume, ``image`` is the image of the volume: the source image of a new volume, or the volume_image_metadata of an
+    existing one.
     """
 
     wish: VolumeWish
@@ -431,12 +442,14 @@ class ChosenVolume:
 def find(
     backend: Backend, ctxt: RequestContext, wishes: Iterable[VolumeWish], most: int, *, multiattach: bool
 ) -> list[ChosenVolume]:
-    """Look up the volumes, snapshots and images that the requested volumes name.
+    """Look up the existing volumes, snapshots and images that the requested volumes ``wishes`` name.
 
-    ``most`` is the maximum number of new servers. ``multiattach`` says whether a volume that allows several servers is
-    accepted. Return an empty list if this cloud has no volume service. Raises Invalid if a volume, snapshot or image
-    does not exist or can't be used. Sends one request for each volume, for each snapshot, and for each image of a root
-    volume. Sends two requests for the snapshot of a root volume.
+    ``most`` is the maximum number of new servers. If it is greater than 1, an existing volume must be a multiattach
+    volume. If ``multiattach`` is false (before microversion 2.60), multiattach volumes are refused. Return an empty
+    list if this cloud has no volume service.
+
+    Raises Invalid if a volume, snapshot or image does not exist or can't be used. Sends one request for each of them,
+    and two for the snapshot of a root volume.
     """
     client = backend.volumes
     if client is None:
@@ -497,11 +510,11 @@ class MadeVolumes:
 def made(
     backend: Backend, ctxt: RequestContext, chosen: Sequence[ChosenVolume], uuids: Sequence[str], *, multiattach: bool
 ) -> Iterator[MadeVolumes]:
-    """Create the missing volumes of new servers, and yield all their volumes as ``MadeVolumes``.
+    """Create the new volumes of new servers, and yield the servers' new and existing volumes as ``MadeVolumes``.
 
-    This is a context manager. ``chosen`` are the volumes that each of the servers ``uuids`` gets. The volume service
-    may still be creating the new volumes while the block runs. A conductor deletes the new volumes if the block fails,
-    if this process dies, or if the volume service does not answer a request to create a volume.
+    This is a context manager, whose block writes the rows of the servers. ``chosen`` are the volumes that each of the
+    servers ``uuids`` gets. The new volumes may still have the status 'creating' while the block runs. A conductor
+    deletes them if the block fails or this process dies. This includes a volume whose creation Cinder did not confirm.
     """
     if all(one.volume is not None for one in chosen):
         yield MadeVolumes({uuid: [_row(one, one.volume, uuid) for one in chosen if one.volume] for uuid in uuids})
@@ -527,10 +540,11 @@ def _row(one: ChosenVolume, volume: Volume, uuid: str) -> dict[str, Any]:
 
 
 def _note(backend: Backend, ctxt: RequestContext, uuids: Iterable[str], delay: float) -> list[str]:
-    """Insert operations that delete the volumes created for these servers, and return the uuids of the operations.
+    """Insert one cleanup operation for each server, and return the uuids of the operations.
 
-    A conductor runs the operations after ``delay`` seconds, unless they are deleted before. The caller inserts the
-    operations before it creates any volume, so that the volumes are deleted even if this process dies.
+    A cleanup operation deletes the volumes that were created for its server. The caller inserts the operations before
+    it creates a volume. If the create request succeeds, its transaction deletes the operation rows. If it fails, or
+    this process dies, a conductor runs the operations after ``delay`` seconds.
     """
     rows = [
         OperationRow.new(
