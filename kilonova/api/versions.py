@@ -24,7 +24,8 @@ MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
 DOCUMENT = 'kilonova.version_document'
 # The prefix of Kilonova's own API, which has no microversions.
 OWN_PATH = '/kilonova/v1'
-# The path of a version, or of a version and a project. The compute service's URL in a service catalog has this path.
+# The paths of version documents: /v2.1 and /v2.1/<project id>, or the same with /v2. The catalog of Keystone may
+# contain a URL with or without the project id. Clients send GET to this URL to learn the supported microversions.
 _DOCUMENT_PATH = re.compile(r'/(?P<version>v2|v2\.1)(/[0-9a-f-]+)?/?', re.ASCII)
 _FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
 
@@ -69,7 +70,8 @@ def negotiate(headers: Mapping[str, str]) -> int:
     match = _FORMAT.fullmatch(wanted)
     if match is None:
         raise InvalidVersion(version=wanted)
-    # Use only eight digits of each number: no version has more, and Python can't convert thousands of digits.
+    # Convert only the first eight digits of each number, because Python refuses to convert thousands of digits. Eight
+    # digits are already more than every supported version has, so a longer number is refused in any case.
     major, minor = (int(group[:8]) for group in match.groups())
     if major != 2 or not MIN <= minor <= MAX:
         raise UnsupportedVersion(version=wanted, minimum=text(MIN), maximum=text(MAX))

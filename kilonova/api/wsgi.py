@@ -45,7 +45,7 @@ MOST_FLOORS = 64
 LAST = 0x7FFFFFFF
 
 
-# The policy of routes that are open to every caller with a valid token.
+# The value of ``Route.policy`` for a route without a policy check: every caller with a valid token may use it.
 ANYBODY = None
 # The optional prefix of paths: the id of the caller's project.
 PROJECT_PREFIX = '/{project_id:[0-9a-f-]+}'
@@ -226,15 +226,16 @@ class Call:
     def server(self) -> ServerRef:
         """The server that the path names. Only calls of routes with ``server`` have it."""
         if self.found is None:
-            raise TypeError(f'{self.route.path} has no server in its path')
+            raise TypeError(f'{self.route.path}: the handler used call.server, but the route does not set ``server``')
         return self.found
 
     @property
     def target(self) -> dict[str, Any]:
-        """The project and user that own the resource, as the target of policy checks.
+        """The project and user of the requested resource, as the target of policy checks.
 
-        If the path names a server, they are the server's project and user. Otherwise the user is the caller, and the
-        project is the one in the path (``Route.owner``) or the caller's.
+        If the route looks a server up, they are the project and user of this server. Otherwise the user is the caller.
+        The project is then the value of the path variable that ``Route.owner`` names (such as tenant_id) or, if the
+        route has no ``owner``, the caller's project.
         """
         if self.found is not None:
             return self.found.target
@@ -306,9 +307,10 @@ class Paths:
 
 
 def _segments(route: Route) -> list[bool]:
-    """Return the sort key of a route: a list that says for each segment of the path whether it is a variable.
+    """Return the sort key of a route: for each segment of its path, True if the segment is a variable.
 
-    False sorts before True, so routes with a fixed segment are tried before routes with a variable.
+    '/servers/detail' gives [False, False, False], and '/servers/{server_id}' gives [False, False, True] (the first
+    segment is empty). False sorts before True, so the fixed path '/servers/detail' is tried first.
     """
     return ['{' in segment for segment in route.path.split('/')]
 
@@ -513,9 +515,10 @@ def _finite(text: str) -> float:
 
 
 def _check_depth(body: Json) -> None:
-    """Raise ValueError if lists and objects are nested deeper than ``MOST_FLOORS``.
+    """Raise ValueError if the lists and objects of a body are nested deeper than 64 levels (``MOST_FLOORS``).
 
-    This process could read a deeper body, but another service that gets the body later perhaps could not.
+    This process can parse deeper bodies. But parts of a body are stored and sent to other processes, whose JSON parsers
+    may have a lower limit. Then the request would fail later, instead of being refused.
     """
     floor = [body]
     for _ in range(MOST_FLOORS):

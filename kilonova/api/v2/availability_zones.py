@@ -25,9 +25,10 @@ def _available(hosts: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
 
 
 def _plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
-    """Return the zones as every user sees them: names only, and without the internal zone.
+    """Return the zones as every user sees them: zoneName, zoneState and no hosts ('hosts' is None).
 
-    The internal zone has the services that are not nova-compute.
+    The zone ``internal`` ([DEFAULT]internal_service_availability_zone) is left out: it contains all services other than
+    nova-compute, such as conductors and schedulers.
     """
     return [
         {'zoneName': zone, 'zoneState': {'available': _available(hosts)}, 'hosts': None}
@@ -37,9 +38,9 @@ def _plain(zones: Zones, internal: str) -> list[dict[str, Any]]:
 
 
 def _detailed(zones: Zones) -> list[dict[str, Any]]:
-    """Return the zones with their hosts and the hosts' services, without disabled services.
+    """Return all zones with their hosts and the hosts' enabled services. Disabled services are left out.
 
-    ``hosts`` is None for a zone that has no enabled service.
+    A zone in which all services are disabled is listed, too: as not available, and with None as 'hosts'.
     """
     return [
         {

@@ -18,7 +18,7 @@ RULES = (rule(EVACUATE, ADMIN, 'Evacuate a server from a dead host.'),)
 # ASKED_SINCE: the first microversion (2.N) with the field ``force``. Without force, a named host must pass the filters.
 # FORCED_UNTIL: the last microversion (2.N) in which a named host can be used without running the filters.
 # PASSWORD_UNTIL: the last microversion (2.N) whose response contains the new password.
-# OFF_SINCE: the first microversion (2.N) in which the guest is not started on its new host.
+# OFF_SINCE: from this microversion (2.N) on, an evacuation leaves the server stopped on its new host.
 ASKED_SINCE, FORCED_UNTIL, PASSWORD_UNTIL, OFF_SINCE = 29, 67, 13, 95
 BODY = Obj(
     Prop(

@@ -1,7 +1,8 @@
 """The list of API extensions (``/extensions``), which older clients read to learn what a cloud offers.
 
-The list is the same in every cloud. An entry tells nothing about microversions. It also does not promise that the cloud
-has the function. Clients find that out only when they use the function.
+The list exists only for compatibility with old clients, and is the same in every cloud. An entry does not mean that
+this cloud supports the extension: a request to an extension that is not supported gets an error. The entries also say
+nothing about microversions.
 """
 
 from __future__ import annotations

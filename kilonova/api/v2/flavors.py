@@ -222,10 +222,11 @@ def _number(call: Call, name: str) -> int:
 
 
 def _is_public(call: Call) -> bool | None:
-    """Return the value of the filter ``is_public``, where None means no filter.
+    """Return the filter ``is_public`` of a list of flavors: True, False, or None for no filter.
 
-    If the request does not set ``is_public``, administrators see public flavors only. Other users see all flavors that
-    they may use.
+    For users who are not administrators it is None: they see public flavors and the private flavors to which their
+    project has access. For administrators it is the request's parameter ``is_public``, or True without this parameter,
+    as in Nova. An administrator sees all flavors with is_public=none.
     """
     if not call.ctxt.is_admin:
         return None

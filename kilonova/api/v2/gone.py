@@ -1,8 +1,8 @@
 """Routes of API resources that Nova removed, used by ``kilonova.api.routes``.
 
-A resource that was removed for good is answered with 410 in every microversion. A resource that was removed from a
-certain microversion on is answered with 404. Only the methods in this module have such routes. Any other method on the
-same path is answered like an unknown path.
+Nova answers requests for some removed resources with 410 in every microversion (``PATHS``, ``ACTIONS``), and requests
+for others with 404 from a certain microversion on (``REMOVED``). Kilonova gives the same answers. Any other method on
+such a path gets 404, like a path that no route has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Gone(KilonovaError):
 
 
 RULES = ()
-# Accept all query parameters, because the error response does not depend on them.
+# The query schema of the routes in this module: unknown parameters are never refused. These routes always respond with
+# 404 or 410, whatever the query.
 ANY = QuerySchema.of(strict_since=MAX + 1)
 
 PATHS: tuple[tuple[str, str], ...] = (
@@ -83,8 +84,8 @@ ACTIONS: tuple[tuple[str, str], ...] = (
         for key in ('disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')
     ),
 )
-# Resources that Nova removed from a microversion on, as (method, path, microversion).
-# Kilonova does not have the resources in REMOVED. So it also responds with 404 in earlier microversions.
+# Resources as (method, path, N): from microversion 2.N on, Nova has removed them and responds with 404. Kilonova never
+# had them, so it responds with 404 in older microversions, too.
 REMOVED: tuple[tuple[str, str, int], ...] = (
     ('GET', '/os-baremetal-nodes', 36),
     ('GET', '/os-baremetal-nodes/{id}', 36),
@@ -92,7 +93,7 @@ REMOVED: tuple[tuple[str, str, int], ...] = (
 
 
 def answer(call: Call) -> Any:
-    """Raise Gone (410) for every caller with a valid token, even if the resource in the path never existed."""
+    """Raise Gone (410) for every request with a valid token. The ids in the path are not looked up."""
     raise Gone
 
 
@@ -102,7 +103,11 @@ def absent(call: Call) -> Any:
 
 
 def unknown_action(call: Call) -> Any:
-    """Raise NotFound (404) for ``PUT /os-services/{verb}`` if the microversion (up to 2.52) does not have the verb."""
+    """Raise NotFound (404) for ``PUT /os-services/{action}`` with an action that the microversion does not have.
+
+    Until microversion 2.52 the last part of this path is an action: enable, disable, disable-log-reason or (since 2.11)
+    force-down.
+    """
     raise NotFound('Unknown action')
 
 

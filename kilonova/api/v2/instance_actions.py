@@ -60,11 +60,11 @@ ACTION = Fields(
 
 @dataclass(frozen=True)
 class EventRights:
-    """The project and the rights of the caller that decide what is shown of an event.
+    """The values that decide which fields of an event the response has.
 
-    ``project_id`` is the project of the user who requested the action, which need not be the server's project. Users
-    see a hash of this project and the host instead of the host's name. ``inside``: whether the caller may see
-    tracebacks and hosts. ``details``: whether the caller may see the details of events.
+    ``project_id`` is the project of the user who requested the action. It may differ from the server's project. The
+    field hostId is a hash of ``project_id`` and the host's name. ``inside`` is true if the caller may see the fields
+    traceback and host. ``details`` is true if the caller may see the field details.
     """
 
     project_id: str | None
@@ -85,10 +85,10 @@ EVENT = Fields(
 
 
 def _decision(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a decision of the scheduler in the form of an event's row.
+    """Convert a row of the table ``scheduler_decisions`` to an event of an instance action.
 
-    The table of events does not contain decisions. Callers who may see details get events that are built from the rows
-    of ``scheduler_decisions``, as long as these rows exist.
+    Such a row records which hosts the scheduler considered, rejected and chose for the server. Callers who may see the
+    details of events also get these events, until the rows are purged from the table.
     """
     body = row['body'] or {}
     began = row['created_at'] - dt.timedelta(seconds=body.get('seconds') or 0)
@@ -147,11 +147,11 @@ _ADDRESS = re.compile(r'(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]*:[0-9a
 
 
 def _explain(backend: Backend, cell: Database, rows: Sequence[dict[str, Any]], hidden: bool) -> None:
-    """Append the reason of the failure to the message of each action that failed, or that waits after a failure.
+    """Append the reason of the failure to the message of each action that failed, or whose operation will be retried.
 
-    ``rows`` are rows of instance actions. If ``hidden`` is true, the names and addresses of hosts in the reasons are
-    replaced by a placeholder. Runs one SQL statement if an action has failed or waits, and two more if reasons are
-    found and ``hidden`` is true.
+    ``rows`` are rows of instance actions. The reasons are the details of the actions' events. If ``hidden`` is true,
+    the names and addresses of hosts in the reasons are replaced by a placeholder. Runs one SQL statement if there is
+    such an action, and two more if ``hidden`` is true and reasons are found.
     """
     failed = [row for row in rows if row['message'] in (FAILED, WAITING)]
     if not failed:
@@ -175,7 +175,8 @@ def without_hosts(text: str, names: Iterable[str]) -> str:
     >>> without_hosts('gpu1 (192.0.2.10) does not answer, gpu10 does', ['gpu1'])
     '<host> (<host>) does not answer, gpu10 does'
     """
-    # The longest names come first, because one name may be the beginning of another.
+    # A regular expression that matches one of the host names. It tries the names in this order, so a name must come
+    # before a shorter name with which it begins (gpu1-a before gpu1).
     known = '|'.join(map(re.escape, sorted(set(names), key=len, reverse=True)))
     text = _ADDRESS.sub('<host>', text)
     return re.sub(rf'(?<![\w-])(?:{known})(?![\w-])', '<host>', text) if known else text

@@ -70,7 +70,7 @@ def ports_of(call: Call) -> list[Port]:
     in a cell yet.
     """
     if call.backend.networks is None:
-        raise unsupported.NoNetworkService(wanted=f'an IP address, as in action {call.route.action}')
+        raise unsupported.NoNetworkService(wanted=f'the IP address of the action {call.route.action}')
     if call.server.cell is None:
         raise InstanceNotReady(instance_id=call.server.uuid)
     return _listed(call, _cached(call, 'extra_network_info'))
@@ -134,10 +134,10 @@ def _cached(call: Call, column: str) -> list[dict[str, Any]]:
 
 
 def _body(call: Call, port: Port, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the response body of an interface.
+    """Return the response body of the interface with the port ``port``.
 
-    ``known`` are the interfaces from the server's info cache. The tag is read from ``known``, because the network
-    service does not store tags.
+    ``known`` is the list of interfaces in the server's info cache. The body's member 'tag', the device tag that the
+    user gave at the attach, is read from it, because Neutron does not store device tags.
     """
     tag = next((vif.get('tag') for vif in known if vif['id'] == port.id), None)
     return {

@@ -1,4 +1,4 @@
-"""The resource ``/limits``: the limits of a project, and how much of them the project uses."""
+"""The resource ``/limits``: the quota limits of a project, and the project's current usage of the limited resources."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def _body(limits: UserLimits, used: Mapping[str, int], version: int) -> dict[str
 def show(call: Call) -> Any:
     """Return the limits of the caller's project, or of the project ``tenant_id`` (``GET /limits``).
 
-    A caller that names a project needs the policy rule OTHER_PROJECT, even if it is the caller's own project.
+    A request with the parameter ``tenant_id`` needs the policy rule OTHER_PROJECT. As in Nova, this is also true if
+    ``tenant_id`` is the caller's own project.
     """
     named = call.one('tenant_id')
     project_id = named or call.ctxt.project_id

@@ -49,7 +49,8 @@ UNLOCK_BODY = Obj(Prop('unlock', t.ANYTHING, required=True))
 def lock(call: Call) -> None:
     """Accept the action lock: protect the server from changes. From 2.73 on the request may contain a reason.
 
-    If an owner locks a server that is locked already, nothing changes. The lock of an administrator replaces any other
+    A caller of the server's own project sets an owner's lock (locked_by is 'owner'). This changes nothing if the server
+    is locked already. A caller of another project sets an administrator's lock ('admin'), which replaces any other
     lock. Raises InstanceNotReady (409) if the server is not in a cell yet.
     """
     server, backend = call.server, call.backend

@@ -114,8 +114,9 @@ def _page(
 
     Cells that do not answer are left out.
 
-    ``marker`` is the uuid of the last migration of the page before. ``seen_by`` is the id of a project, or None. If it
-    is not None, the migration ``marker`` must belong to this project.
+    ``filters`` restrict the list. ``marker`` is the uuid of the last migration of the page before. ``seen_by`` is the
+    project of a caller who may not see other projects, or None. A marker of another project is then reported as
+    unknown, so that the caller does not learn that it exists.
 
     Raises:
         UnknownMarker: No cell has the migration ``marker``, or the caller may not see it (400).
@@ -201,10 +202,11 @@ def _changed(call: Call) -> dict[str, Any]:
 
 
 def _owner(call: Call, everything: bool) -> dict[str, str]:
-    """Return the request's filters by project and user, and check the caller's right to use them.
+    """Return the request's filters project_id and user_id as a dict, after checking that the caller may use them.
 
-    A request that names no project is a request for all projects. A caller needs the policy rule ALL_PROJECTS to list
-    all projects, or a project that is not the caller's own. ``everything`` says whether the caller passes this rule.
+    A request without project_id lists the migrations of all projects. ``everything`` is true if the caller passes the
+    policy rule ALL_PROJECTS. If it is false, project_id must be the caller's own project. Otherwise raise
+    PolicyNotAuthorized (403).
     """
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}

@@ -119,16 +119,20 @@ def detail(call: Call) -> Any:
 
 
 def defaults(call: Call) -> Any:
-    """Return the limits of a project without limits of its own (``GET /os-quota-sets/{tenant_id}/defaults``)."""
+    """Return the default limits (``GET /os-quota-sets/{tenant_id}/defaults``).
+
+    They apply to every project for which no limits are set. They do not depend on the project ``tenant_id``.
+    """
     limits = quota.limits(call.backend, None)
     return {'quota_set': {**_shown(limits, call.version), 'id': call.path['tenant_id']}}
 
 
 def update(call: Call) -> Any:
-    """Set limits of a project or of its user (``PUT /os-quota-sets/{tenant_id}``).
+    """Set limits of a project or of one of its users (``PUT /os-quota-sets/{tenant_id}``).
 
-    Unless the request sets ``force``, a limit is refused (400) if it is lower than the current usage. A limit of a user
-    is also refused if it is higher than the project's limit minus the limits of the other users.
+    The query parameter user_id names the user. Unless the request sets ``force``, a limit is refused (400) if it is
+    lower than the current usage of this project or user. A user's limit is also refused if it is higher than the
+    project's limit minus the limits of the project's other users.
     """
     project_id, user_id = _whose(call)
     body = dict(call.body['quota_set'])

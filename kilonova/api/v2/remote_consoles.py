@@ -69,9 +69,9 @@ class TokenNotFound(NotFound):
 
 
 class TokenNotShown(KilonovaError):
-    """Error 401: before microversion 2.31 the API does not show console tokens.
+    """Error 401: ``GET /os-console-auth-tokens/{console_token}`` is requested with a microversion below 2.31.
 
-    In these microversions Nova shows only tokens of RDP consoles, and Kilonova has no RDP consoles.
+    Before 2.31 Nova shows only the tokens of RDP consoles. Kilonova has no RDP consoles, so it refuses every token.
     """
 
     msg_fmt = 'The requested console type details are not accessible'

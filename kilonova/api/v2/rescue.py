@@ -42,16 +42,17 @@ class CannotRescueVolume(Invalid):
 def rescue(call: Call) -> dict[str, Any]:
     """Accept the action rescue: boot the guest from another image, with its own disks attached as additional disks.
 
-    If the request names no image, the host uses its default rescue image. The response contains the administrator's
-    password of the rescue system: the given one or a generated one. The response contains no password if no key is
-    configured to encrypt one, or if [api]enable_instance_password is off.
+    If the request names no image, the host uses its default rescue image. The response contains the password of the
+    rescue system, from the request or random. The API passes the password to the host only in encrypted form. Without a
+    configured encryption key, the rescue system gets no password, and the response contains none. It also contains none
+    if [api]enable_instance_password is off.
 
     Raises:
         Invalid: The image does not exist, cannot be booted, or does not fit the server (400).
         CannotRescueVolume: The server boots from a volume, and the microversion or the image does not allow a rescue
             (400).
         InstanceInvalidState, InstanceIsLocked, InstanceNotReady: The server's state or lock forbids a rescue (409).
-        NothingToSealWith: A password is given, but no key is configured to encrypt it (503).
+        NothingToSealWith: The request contains a password, but no encryption key is configured (503).
     """
     backend, server, asked = call.backend, call.server, call.body['rescue'] or {}
     server_operations.check(call.ctxt, server, EVENT)
@@ -80,9 +81,10 @@ def rescue(call: Call) -> dict[str, Any]:
 
 
 def _check_stable(properties: dict[str, Any]) -> None:
-    """Raise CannotRescueVolume unless the rescue image names a rescue device or bus.
+    """Raise CannotRescueVolume if a rescue image has neither the property hw_rescue_device nor hw_rescue_bus.
 
-    If the image has neither property, the server's volume would not keep its position among the guest's disks.
+    Called for a server that boots from a volume. With one of these properties, the rescue disk is attached in addition
+    (stable device rescue), and the root volume stays the first disk. Without them it could not stay there.
     """
     if not (properties.get('hw_rescue_device') or properties.get('hw_rescue_bus')):
         raise CannotRescueVolume

@@ -167,9 +167,10 @@ def delete_rule(call: Call) -> None:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Return a context manager that replaces the network service's NetworkConflict (409) by Invalid (400), as in Nova.
+    """Return a context manager that raises Invalid (400) if its block raises NetworkConflict (409), as in Nova.
 
-    The network service reports a conflict if the group is in use by ports, or if the same rule exists already.
+    The block sends a change of a security group to Neutron. Neutron answers with 409 if a group to delete is in use by
+    ports, or if a rule to add exists already.
     """
     try:
         yield

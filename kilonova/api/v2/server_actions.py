@@ -154,7 +154,10 @@ def unpause(call: Call) -> None:
 
 
 def suspend(call: Call) -> None:
-    """Accept the action suspend: save the guest's memory on the host's disk. The server keeps its devices."""
+    """Accept the action suspend: save the guest's memory on the host's disk and stop the guest.
+
+    The devices of the host, such as GPUs, stay allocated to the server, so that it can be resumed.
+    """
     server_operations.run(call.backend, call.ctxt, call.server, 'suspend', 'suspend.start')
 
 

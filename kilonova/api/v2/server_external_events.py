@@ -82,7 +82,8 @@ GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Events which report that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
-# For each tag of the event power-update: (kind of the operation to start, its event, required vm state of the server).
+# A dict from tag of the event power-update to a tuple: the kind of the operation to start, the state change with which
+# this operation begins, and the vm_state that the server must have.
 POWER = {
     'POWER_ON': ('start', 'start.start', states.VmState.STOPPED),
     'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE),
@@ -96,8 +97,9 @@ ACCEPTED, BAD_TAG, UNKNOWN, NOTHING_THERE = 200, 400, 404, 422
 def _dispatch(backend: Backend, ctxt: RequestContext, events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Handle each event and return it with the members ``status`` and ``code``.
 
-    The code is 200 (accepted), 400 (bad tag), 404 (unknown server) or 422. Code 422 means that the server has no host,
-    or does not have the object that the event names, such as a volume.
+    The code is 200 (accepted), 400 (the tag is missing or, for power-update, unknown), 404 (unknown server) or 422.
+    Code 422 means that the server has no host, or that the volume or accelerator in the tag does not belong to the
+    server.
     """
     servers = _find(backend, {event['server_uuid'] for event in events})
     moves = _moves(
@@ -148,10 +150,11 @@ def _hand_on(
     events: Sequence[dict[str, Any]],
     servers: dict[str, ServerRef | None],
 ) -> None:
-    """Send events to a host in one message.
+    """Send events to the compute service of ``host`` in one RPC message.
 
     ``servers`` is a dict from uuid to server (None if the server is not in a cell yet). If the message can't be sent,
-    only log a warning, because the host also polls for the changes.
+    only log a warning: a compute service that waits for an event also queries the port in Neutron, or the accelerator
+    request in Cyborg, again and again.
     """
     if backend.compute is None:
         return
@@ -207,10 +210,11 @@ def _find(backend: Backend, uuids: Iterable[str]) -> dict[str, ServerRef | None]
 
 
 def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
-    """Return a dict from the uuid of a migration to its destination host, for the given uuids that are migrations.
+    """Find the migrations among ``uuids``, and return a dict from the uuid of a migration to its destination host.
 
-    The destination host is None if it is not known yet. Events about accelerators at the destination of a move contain
-    the migration's uuid instead of the server's uuid, because these accelerators are bound to the migration.
+    ``uuids`` are values of server_uuid in events that are no uuids of servers. Cyborg binds the accelerators at the
+    destination of a move to the migration, and sends the migration's uuid as server_uuid. Uuids that are no migrations
+    are left out. The destination host is None if it is not known yet.
     """
     found: dict[str, str | None] = {}
     for cell in backend.compute_cells() if uuids else ():
@@ -220,10 +224,11 @@ def _moves(backend: Backend, uuids: set[str]) -> dict[str, str | None]:
 
 
 def _ends(backend: Backend, servers: Mapping[str, ServerRef | None], uuids: set[str]) -> dict[str, set[str]]:
-    """Return a dict from a server's uuid to the source and destination hosts of its moves that have not ended.
+    """Return a dict from a server's uuid to the source and destination hosts of its unfinished migrations.
 
-    During a move, each of the two hosts may wait for events of the guest's ports, but the server's row names only one
-    of the hosts. Runs one SQL statement per cell, and none without a network service.
+    ``uuids`` are the servers of events such as network-vif-plugged, and ``servers`` is a dict from uuid to server.
+    These events must be sent to both hosts of a migration, because each of them may wait for an event, but the server's
+    row names only one host. Runs one SQL statement per cell, and none without a network service.
     """
     of_cell = defaultdict(list)
     for uuid in uuids if backend.networks is not None else ():
@@ -253,7 +258,8 @@ def _code(
         return ACCEPTED if moves[uuid] else NOTHING_THERE
     server = servers[uuid]
     if name in CHANGES and backend.networks is not None and server is not None and server.row['extra_network_info']:
-        # Accept the event even if the server has no host: its ports exist, and their addresses may have changed.
+        # Accept the event even if the server has no host (a shelved offloaded server): its ports exist. A conductor
+        # reads the ports from Neutron and updates the info cache, for which no host is needed.
         return ACCEPTED
     if server is None or not server.row['host']:
         return NOTHING_THERE
@@ -271,10 +277,11 @@ def _code(
 
 
 def _switch(backend: Backend, ctxt: RequestContext, server: ServerRef, tag: str) -> None:
-    """Start or stop the server, as the tag of the event says.
+    """Start or stop the server, as the tag POWER_ON or POWER_OFF of the event power-update says.
 
-    Do nothing if another operation of the server is running, or if the server already has the right state. The lock of
-    the server is ignored, because the power state of the guest has changed already.
+    The event reports that the machine was switched on or off without Kilonova, so the operation brings the server's
+    stored state in line. Therefore the lock of the server is ignored. Do nothing if another operation of the server is
+    running, or if the server already has the new state.
     """
     kind, event, vm_state = POWER[tag]
     if server.row['vm_state'] != vm_state:

@@ -141,10 +141,12 @@ def _find(server: ServerRef, identifier: str) -> dict[str, Any] | None:
 
 
 def _one(server: ServerRef, identifier: str) -> dict[str, Any]:
-    """Return the row of a live migration of the server that is in progress.
+    """Return the row of the server's live migration with the id ``identifier``, if the migration is in progress.
 
-    Raises an error with status 404: Unknown if the server has no migration with this id, NotLiveMigration if the
-    migration is of another type, and NotUnderWay if the migration has ended.
+    Raises (all with status 404):
+        Unknown: The server has no migration with this id.
+        NotLiveMigration: The migration has another type, such as a resize.
+        NotUnderWay: The live migration has ended.
     """
     row = _find(server, identifier)
     if row is None:
@@ -219,8 +221,8 @@ def abort(call: Call) -> None:
         action=server_operations.action(ctxt, 'live_migration_cancel'),
         write=cancel,
     )
-    # Tell the hosts to stop their work, and a conductor to undo the operation at once.
-    # If one of these messages is lost, a conductor finds the cancelled operation in the database later.
+    # Send RPC messages: source and destination host stop their work for the cancelled live migration, and a conductor
+    # undoes it. If a message is lost, a conductor finds the cancelled operation row in the database later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
             if backend.compute is not None:
@@ -229,9 +231,10 @@ def abort(call: Call) -> None:
 
 
 def force_complete(call: Call) -> None:
-    """Make a live migration complete (``POST /servers/{server_id}/migrations/{migration_id}/action``).
+    """Force a live migration to complete (``POST /servers/{server_id}/migrations/{migration_id}/action``).
 
-    The request waits for the answer of the source host. The event of the instance action contains the answer.
+    The API calls the source host and waits for the result. An error of the host becomes the response. The event of the
+    instance action also stores the success or the error.
 
     Raises:
         NoMigrationToForce: The server has no such migration (400).

@@ -92,7 +92,9 @@ def index(call: Call) -> Any:
     return {'services': bodies}
 
 
-# --- requests that change a service, up to microversion 2.52: the verb is in the path, host and binary in the body ----
+# --- requests that change a service, up to microversion 2.52 ---------------------------------------------------------
+# Such a request is PUT /os-services/enable, /disable, /disable-log-reason or /force-down. Its body names the service:
+# {"host": …, "binary": …}.
 def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
     host, binary = call.body['host'], call.body['binary']
     row = hosts.change(call.backend, call.ctxt, hosts.find_binary(call.backend, host, binary), values)

@@ -1,7 +1,8 @@
 """Usage reports of one project or of all projects (``/os-simple-tenant-usage``).
 
-A report contains the servers that existed in the period and the hours of each server. The usage of a resource is the
-amount in the server's flavor multiplied by these hours.
+A report contains the servers that existed in a period, and the hours of each server within the period. The usage of a
+resource is the amount in the flavor multiplied by the hours: a server with 4 vCPUs that existed for 10 hours has 40
+vCPU hours (total_vcpus_usage).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class InvalidStrTime(Invalid):
 
 
 class InvalidPeriod(Invalid):
-    """Error 400: the period starts after its end, or is empty although the request names a start or an end."""
+    """Error 400: the start of the period is not before its end, for example because only a future start is given."""
 
     msg_fmt = 'Invalid start time. The start time cannot occur after the end time.'
 
@@ -82,9 +83,10 @@ class Total:
 
 
 def _read_period(start: str | None, stop: str | None, now: datetime.datetime) -> Period:
-    """Parse start and end of the period, where a missing value means now.
+    """Parse the parameters start and end of a request. A missing parameter means the current time ``now``, as in Nova.
 
-    Raises InvalidStrTime (400) if a value cannot be parsed, and InvalidPeriod (400) if the start is after the end.
+    Raises InvalidStrTime (400) if a parameter cannot be parsed, and InvalidPeriod (400) if the start is not before the
+    end. If both parameters are missing, the empty period from now to now is accepted.
     """
     period = Period(_time(start, now), _time(stop, now), now)
     if period.start > period.stop or (period.start == period.stop and (start or stop)):
@@ -109,9 +111,9 @@ def _servers(
 ) -> list[dict[str, Any]]:
     """Return at most ``limit`` servers that existed in the period, ordered by cell and then by id.
 
-    With ``marker`` (the uuid of a server) the list begins after this server. With ``detailed`` each row has the name of
-    the server's flavor. Servers of a cell that does not answer are left out. Runs one SQL statement per cell, and one
-    more per cell until the cell of the marker is found.
+    With ``marker`` (the uuid of a server) the list begins after this server: cells are searched in order for it, and
+    those before its cell are skipped. With ``detailed`` each row has the name of the server's flavor. Servers of a cell
+    that does not answer are left out. Runs at most two SQL statements per cell.
 
     Raises:
         UnknownMarker: No cell has the server ``marker`` (400).

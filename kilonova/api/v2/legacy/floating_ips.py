@@ -217,17 +217,19 @@ def _at(call: Call, address: str) -> FloatingIp:
 def _server_of(call: Call, floating: FloatingIp) -> str | None:
     """Return the uuid of the server with which the floating IP is associated.
 
-    Return None if the floating IP is not associated with a server, or if the caller can't see the port.
+    It is the server that has the port of the floating IP. Return None if the floating IP has no port, if its port
+    belongs to no server, or if the caller can't see the port.
     """
     ports = service(call).ports(ids=[floating.port_id], ctxt=call.ctxt) if floating.port_id else []
     return next((port.device_id for port in ports if port.device_owner.startswith('compute:')), None)
 
 
 def _show(call: Call, uuid: str | None, address: str, association: tuple[str, str] | None) -> None:
-    """Write a changed floating IP to the info cache of a server, so that the API shows the change at once.
+    """Update a floating IP in the info cache of a server, so that ``GET /servers/{id}`` shows the change at once.
 
-    ``association`` is the pair (port, fixed address) with which the floating IP is associated now, or None if it is not
-    associated. Do nothing if the server does not exist, or if the caller may not see it.
+    ``uuid`` is the server's uuid, and ``address`` is the floating IP. ``association`` is a pair (port id, fixed
+    address) of this server, or None if the floating IP is no longer associated with the server. Do nothing if the
+    server does not exist, or if the caller may not see it.
     """
     if uuid is None or not uuidutils.is_uuid_like(uuid):
         return

@@ -52,7 +52,8 @@ _STATUS = {
     'killed': 'ERROR',
 }
 _PROGRESS = {'queued': 25, 'saving': 50, 'importing': 50, 'uploading': 50, 'active': 100}
-# For each image status of this API: the filter value that selects such images in the image service.
+# A dict from a value of this API's filter ``status`` to the value of Glance's filter ``status``. In Glance, 'in:a,b'
+# selects the images with one of the statuses a and b.
 _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:deleted,pending_delete', 'ERROR': 'killed'}
 
 

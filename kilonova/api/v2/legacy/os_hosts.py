@@ -1,7 +1,7 @@
 """The resource ``/os-hosts``, until microversion 2.42. It was replaced by ``/os-hypervisors`` and ``/os-services``.
 
-The libvirt driver cannot switch whole hosts on and off, nor put them into maintenance. Such a request of an authorised
-caller gets error 501, as in Nova for drivers without this function.
+The libvirt driver cannot start, shut down or reboot a whole host, and has no maintenance mode. Requests for these
+actions get error 501, as in Nova for drivers without them, if the caller passes the policy rule.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def _brief(row: Row) -> dict[str, Any]:
 
 
 def _resources(host: str, nodes: Iterable[Row], projects: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the resources of a host as the rows of the response.
+    """Return the rows of the response: CPUs, memory and disk of a host, as in Nova.
 
-    The first row has the totals of the host, and the second row has the amounts that its compute service counts as
-    used. The third row has the sum over the flavors of all servers on the host. Then each project has a row with the
-    sum over the flavors of its servers.
+    The row '(total)' has what the host has, and '(used_now)' what its compute service reports as used. '(used_max)' has
+    the sum of the flavors of all servers on the host. Each project with servers on the host has one more row: the sum
+    of the flavors of its servers. ``nodes`` are the rows of the host's compute nodes, ``projects`` the sums by project.
     """
     nodes, projects = list(nodes), list(projects)
 

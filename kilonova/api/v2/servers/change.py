@@ -66,7 +66,8 @@ def update(call: Call) -> Any:
         _check_pin(call.backend, server, body['pinned_availability_zone'])
     _write(call.backend, call.ctxt, server, values)
     if pinned:
-        # Write the zone last, because it must not change if the cell database refuses the other values.
+        # Write the zone last. It is stored in the request spec in the API database, and the other values are in the
+        # cell database. If the write to the cell fails, the zone must not change.
         _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
     return {'server': show.body(call, show.CHANGED)}
 
@@ -124,8 +125,9 @@ PINS = 5
 
 
 def _check_pin(backend: Backend, server: ServerRef, zone: str | None) -> None:
-    """Raise CannotPin (409) if ``zone`` is not the availability zone that the server is in.
+    """Check that the server can be pinned to ``zone``, so that later moves stay in this availability zone.
 
+    Raises CannotPin (409) if the server is in another zone now. None, which removes the pin, is always accepted.
     Raises InstanceNotReady (409) if the server is not in a cell yet.
     """
     if server.cell is None:
@@ -136,9 +138,10 @@ def _check_pin(backend: Backend, server: ServerRef, zone: str | None) -> None:
 
 
 def _pin(backend: Backend, ctxt: RequestContext, server: ServerRef, zone: str | None) -> None:
-    """Pin a server to ``zone``, which ``_check_pin`` has checked, or remove the pin if ``zone`` is None.
+    """Pin a server to an availability zone, or remove the pin if ``zone`` is None: write it to the request spec.
 
-    Raises InstanceNotReady (409) if other transactions changed the request spec in each of PINS attempts.
+    Later moves of a pinned server stay in the zone. If another transaction changes the request spec at the same time,
+    read it and try again. Raises InstanceNotReady (409) if that happens five times (``PINS``).
     """
     for _ in range(PINS):
         with backend.api_db.write() as conn:

@@ -35,7 +35,8 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# The maximum number of networks in one request. It is also the maximum number of disks, files and security groups.
+# The maximum length of each of these lists in a create request: networks, block devices, personality files and security
+# groups.
 MOST = 255
 
 # Nova introduced device tags with 2.32, dropped them by mistake, and introduced them again with 2.42.
@@ -126,7 +127,8 @@ _HINTS = Obj(
     additional=True,
 )
 
-# PERSONALITY, CERTIFICATES, HOSTNAME and USER_DATA are also members of the body of a rebuild.
+# The schemas PERSONALITY, CERTIFICATES, HOSTNAME and USER_DATA are used for the body of a create request, and also for
+# the body of a rebuild request.
 PERSONALITY = Prop(
     'personality',
     {
@@ -208,8 +210,9 @@ BODY = Obj(
 
 # --- handlers of requests --------------------------------------------------------------------------------------------
 DESCRIPTION_SINCE, MULTIATTACH_SINCE, GUARANTEES_SINCE = 19, 60, 72
-# The prefix of scheduler hints that Kilonova's daemons set for each other.
-# A request with a hint that has this prefix is refused, because the hint could bypass filters and allocations.
+# The prefix of internal scheduler hints, such as _nova_forced_move. Kilonova's API and conductors set them for the
+# scheduler. A user's request with such a hint is refused: the hint could make the scheduler skip filters or
+# allocations.
 INTERNAL_HINTS = '_nova_'
 
 

@@ -52,7 +52,10 @@ def _text(name: str, value: str) -> list[Any]:
 
 
 def _text_or_none(name: str, value: str) -> list[Any]:
-    """Return the column values that a filter accepts: its text, or '' and None if the text is empty."""
+    """Return the list of column values that match the filter ``name`` with the value ``value``.
+
+    An empty value matches rows whose column is empty or NULL: the result is ['', None].
+    """
     return [value] if value else ['', None]
 
 
@@ -107,14 +110,16 @@ EQUAL = (
     FilterRow('access_ip_v6', 'access_ip_v6', _text, NEVER),
     FilterRow('auto_disk_config', 'auto_disk_config', _boolean, NEVER),
 )
-# {filter name: (column, minor number of the first microversion in which every user may use the filter)}
+# A dict from filter to (column, N). From microversion 2.N on, every user may use the filter. Before, only a caller who
+# may use all filters (an administrator) may use it.
 REGEX = {
     'name': ('display_name', 1),
     'display_name': ('display_name', NEVER),
     'description': ('display_description', NEVER),
     'display_description': ('display_description', NEVER),
 }
-# {filter name: (IP version, minor number of the first microversion in which every user may use the filter)}
+# A dict from filter to (IP version, N). From microversion 2.N on, every user may use the filter. Before, only a caller
+# who may use all filters (an administrator) may use it.
 ADDRESSES = {'ip': (4, 1), 'ip6': (6, 5)}
 TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
 
@@ -123,9 +128,9 @@ TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tag
 class Listing:
     """A request for a page of servers.
 
-    ``marker`` is the uuid of the last server of the page before. If ``plain`` is true, only uuid and name are read. If
-    ``bulky`` is true, large columns are read, too. If ``host_status`` is true, the states of the servers' hosts are
-    read, too.
+    ``marker`` is the uuid of the last server of the page before. If ``plain`` is true, only uuid and name of each
+    server are read. If ``bulky`` is true, the column user_data, which may be large, is read, too. If ``host_status`` is
+    true, the states of the servers' hosts (UP, DOWN, UNKNOWN, MAINTENANCE) are read, too.
     """
 
     filters: Filters
@@ -153,9 +158,10 @@ class Listing:
 class Listed:
     """One page of servers.
 
-    ``rows`` are the rows of servers in the requested order. ``unknown`` are the instance mappings of the servers whose
-    cells do not answer. ``host_states`` is a dict from host to its state. ``wishes`` is a dict from a server's uuid to
-    its requested zone and scheduler hints.
+    ``rows`` are the rows of servers in the requested order. ``unknown`` are the instance mappings of servers whose
+    cells do not answer: they are shown with the status UNKNOWN. ``host_states`` is a dict from host to its host_status,
+    such as 'UP'. ``wishes`` is a dict from a server's uuid to values of its request spec: {'zone': <the zone to which
+    the server is pinned, or None>, 'hints': <scheduler hints>}.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -238,10 +244,11 @@ def _pattern(name: str, value: str) -> str:
 
 
 def _address(name: str, value: str, family: int) -> str:
-    """Return a regular expression that finds an IP address in the text of a server's info cache.
+    """Return a regular expression with which the database filters servers by the filter ip or ip6.
 
-    ``value`` is the text of the filter ``name``: a regular expression for addresses. ``family`` is the IP version.
-    Raises Invalid if ``value`` is malformed.
+    ``name`` is the filter, and ``value`` is its value: a regular expression for addresses. The result is compared with
+    the info cache, a JSON text with the server's addresses. ``family`` is the IP version, 4 or 6. Raises Invalid if
+    ``value`` is malformed.
     """
     with _understood(name, value):
         return addresses.of_cache(value, family)
@@ -270,10 +277,10 @@ def _changed(query: Mapping[str, str], version: int) -> tuple[datetime.datetime 
 
 
 def _asks_for_soft_deleted(filters: Filters) -> bool:
-    """Return whether soft-deleted servers are listed.
+    """Return whether the list also contains soft-deleted servers.
 
-    These servers are listed only with a filter for the state SOFT_DELETED, for deleted servers, or for the time of the
-    last change.
+    This is true if the request has one of these filters: vm_state or status for SOFT_DELETED, deleted=true,
+    changes-since or changes-before.
     """
     asked = {vm for vm, _, _ in filters.states or ()} | set(filters.equal.get('vm_state', ()))
     return states.VmState.SOFT_DELETED in asked or filters.deleted is not False
@@ -340,8 +347,9 @@ def _of_cells(
     answers = ask_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
-    # Servers of a cell that does not answer are listed as UNKNOWN, or left out if an option allows incomplete lists.
-    # Fail if neither is possible: UNKNOWN needs microversion 2.69 and a list without filters, order and limit.
+    # If a cell does not answer, only the instance mappings of its servers are known. From microversion 2.69 on, these
+    # servers are listed with the status UNKNOWN, but only in a list without filters, order and limit, because a mapping
+    # can't be filtered or sorted. Any other list leaves them out, or fails unless an option allows incomplete lists.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent

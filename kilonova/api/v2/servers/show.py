@@ -63,9 +63,10 @@ Row = Mapping[str, Any]
 class ServerView:
     """The values that the response fields need in addition to the server's row.
 
-    ``host_states`` is a dict from host to its state. ``wishes`` is a dict from a server's uuid to its requested zone
-    and scheduler hints. ``groups`` are the uuids of the server's groups. ``answers`` caches the results of policy
-    checks.
+    ``host_states`` is a dict from host to its host_status, such as 'UP'. ``wishes`` is a dict from a server's uuid to
+    values of its request spec: {'zone': <the zone to which the server is pinned, or None>, 'hints': <scheduler hints>}.
+    ``groups`` are the uuids of the server's groups. ``answers`` is a cache with the results of policy checks, as a dict
+    from (rule, project id, user id) to bool.
     """
 
     links: Any
@@ -193,7 +194,8 @@ def _zone(row: Row, viewer: ServerView) -> str:
 
 
 def _host_status(row: Row, viewer: ServerView) -> Any:
-    # Check ``deleted``, too: if Nova deleted the server, its row still names a host.
+    # Check ``deleted``, too: the row of a server that Nova deleted (before the change to Kilonova) still has a host.
+    # Kilonova itself clears the host when it deletes a server.
     status = viewer.host_states.get(row['host'], '') if row['host'] and not row['deleted'] else ''
     if viewer.allows(HOST_STATUS, row):
         return status
@@ -222,8 +224,9 @@ def _attribute(read: Callable[[Row, ServerView], Any]) -> Callable[[Row, ServerV
     return lambda row, viewer: read(row, viewer) if viewer.allows(EXTENDED_ATTRIBUTES, row) else ABSENT
 
 
-# _LATER: the kinds of bodies that have a server's extended fields in every microversion (see ``_extended``).
-# _ACTED: the kinds of bodies that have a server's extended fields only from microversion 2.75 on.
+# Extended fields are those of Nova's former extensions, such as OS-EXT-AZ:availability_zone (see ``_extended``).
+# _LATER: the kinds of responses that have the extended fields in every microversion: to GET, and in detailed lists.
+# _ACTED: the kinds of responses that have the extended fields only from microversion 2.75 on: to PUT and to a rebuild.
 _LATER, _ACTED = frozenset((ONE, LISTED)), frozenset((CHANGED, REBUILT))
 
 
@@ -348,9 +351,10 @@ def viewer(call: Call, **facts: Any) -> ServerView:
 
 
 def sees_hosts(call: Call) -> bool:
-    """Return whether the caller may see the states of the servers' hosts.
+    """Return whether the response may have the field host_status, so that the states of hosts must be read.
 
-    The result is also true for a caller who may see only one state, UNKNOWN.
+    This is true if the caller passes the policy rule host_status (all states) or host_status:unknown-only (only the
+    state UNKNOWN).
     """
     return call.may(HOST_STATUS) or call.may(HOST_STATUS_UNKNOWN)
 
@@ -364,10 +368,11 @@ def show(call: Call) -> Any:
 
 
 def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, Any]:
-    """Return the response body of the request's server.
+    """Return the response body of the server in the path.
 
-    ``kind`` is the kind of the body, such as ONE. ``changed`` is the server as it was read again after the change, or
-    None if it was not read again.
+    ``kind`` is the kind of the response: ONE (to GET), CHANGED (to PUT) or REBUILT (to a rebuild). ``changed`` is the
+    server as it is after the request's change. If it is None, the server that was read at the start of the request is
+    shown.
     """
     server = changed or call.server
     row = server.row
@@ -382,7 +387,8 @@ def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, A
     if call.version >= 96:
         with call.backend.api_db.read() as conn:
             wishes = queries.wishes(conn, [server.uuid])
-        # A server that was created without the scheduler hint 'group' is in no group, so its groups are not read.
+        # Only the scheduler hint 'group' of a create request puts a server into a server group. Without this hint, do
+        # not query the groups of the server.
         asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
     groups = server_groups.of_server(call.backend, server.uuid) if asked else []
     return render(row, viewer(call, host_states=host_states, wishes=wishes, groups=groups), kind)
