@@ -257,7 +257,7 @@ def _number(identifier: str) -> int:
 def _effective(backend: Backend, rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the availability zone of a host. ``rows`` are all aggregates of the host.
 
-    It is the zone of the first aggregate that names one, or else [DEFAULT]default_availability_zone.
+    The result is the zone of the first aggregate that names one, or else [DEFAULT]default_availability_zone.
     """
     return next((row['metadata'][ZONE] for row in rows if ZONE in row['metadata']), backend.options.default_zone)
 
@@ -304,8 +304,8 @@ def _refuse_second_zone(
 ) -> None:
     """Raise ``error`` if a host of the aggregate ``row`` would be in two availability zones.
 
-    ``zone`` is the zone that the aggregate has or gets. ``neighbours`` are all aggregates that share a host with it: if
-    one of them names a different zone, ``error`` is raised. Do nothing if ``zone`` is None.
+    ``zone`` is the zone that this aggregate has or gets. ``neighbours`` are all aggregates that share a host with this
+    aggregate. If one of the neighbours names a different zone, raise ``error``. Do nothing if ``zone`` is None.
     """
     others = {other['metadata'][ZONE] for other in neighbours if other['id'] != row['id'] and ZONE in other['metadata']}
     if zone is not None and others - {zone}:

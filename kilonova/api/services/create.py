@@ -309,7 +309,7 @@ def _image(
     chosen: Sequence[volumes.ChosenVolume],
     flavor: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the image of the root disk, as a dict, after comparing its min_ram and min_disk with the request.
+    """Check the image of the root disk against the flavor or the root volume, and return the image as a dict.
 
     ``named`` is the image of imageRef, or None. ``disks`` are the requested disks, ``chosen`` the looked-up volumes. If
     the server boots from a volume, the result is ``named`` or, without imageRef, the image that the volume was made

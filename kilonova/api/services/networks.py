@@ -273,8 +273,8 @@ class FoundNetworks:
     def security_groups(self, ctxt: RequestContext) -> SecurityGroupList:
         """Return the security groups as a SecurityGroupList, for the request spec.
 
-        Each group has an id and a name. Only the group default, if the request names no other, has a name and no id,
-        because it is not looked up in Neutron.
+        Each group has an id and a name. If the request names no group or only default, the groups have only names,
+        because Kilonova does not look the group default up in Neutron.
         """
         if self.names:
             return SecurityGroupList.from_names(ctxt, self.names)

@@ -114,7 +114,7 @@ def seal(
     """Encrypt a password and files for the server ``uuid``, and return the text that the server's operation row stores.
 
     ``sealed_by`` are the encryption keys. Return None if ``sealed_by`` is None, because no keys are configured. The
-    text can be decrypted only with the same keys, and only for this server, because it also contains the uuid.
+    text can be decrypted only with the same keys, and only for this server, because the text also contains the uuid.
     """
     return None if sealed_by is None else sealed_by.seal(sealing.ServerSecrets(password, files), uuid)
 

@@ -261,8 +261,8 @@ def _requests_kept(instance: Instance) -> list[InstancePCIRequest] | None:
 def requests_of_ports(instance: Instance) -> list[InstancePCIRequest]:
     """Return the PCI requests of the SR-IOV ports that are attached to the server now.
 
-    They are read from the instance. The stored request spec is not used, because it may still contain the PCI requests
-    of ports that were detached after the spec was written.
+    The requests are read from the instance and not from the stored request spec, because the spec may still contain the
+    PCI requests of ports that were detached after the spec was written.
     """
     vifs = {vif.id for vif in instance.vifs}
     return [request for request in pci_ports.requests_of_ports(instance.pci_requests) if request.requester_id in vifs]
@@ -381,8 +381,8 @@ def _finished(ctxt: RequestContext, server: ServerRef, event: str) -> str:
 def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> RequestSpec | None:
     """Return the request spec of the server from before its resize, which the revert of the resize stores again.
 
-    It is a copy of the stored request spec with the old flavor, NUMA topology and PCI requests. Return None if no
-    request spec is stored, or if the server's row has no old flavor.
+    The result is a copy of the stored request spec with the old flavor, NUMA topology and PCI requests. Return None if
+    no request spec is stored, or if the server's row has no old flavor.
     """
     row, extra = instances.split(server.row)
     instance = Instance.from_row(ctxt, row, extra)

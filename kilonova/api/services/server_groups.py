@@ -179,9 +179,9 @@ def recheck(
     """Count the members of a server group again, after a create request has written its new servers.
 
     ``group`` is the group's row, or None if the request names no group. Then do nothing. If the members exceed the
-    limit server_group_members in ``allowed``, call ``withdraw``, which removes the new servers. If it returns True,
-    raise quota.LostRace, so that the request is repeated. If it returns False, because a conductor already builds some
-    of the servers, raise TooManyMembers.
+    limit server_group_members in ``allowed``, call ``withdraw``, which removes the new servers. If ``withdraw`` returns
+    True, raise quota.LostRace, so that the request is repeated. If ``withdraw`` returns False, because a conductor
+    already builds some of the servers, raise TooManyMembers.
     """
     if group is None or allowed[MEMBERS] < 0 or not backend.options.recheck_quota:
         return

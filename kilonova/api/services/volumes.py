@@ -407,7 +407,7 @@ def swap(backend: Backend, ctxt: RequestContext, server: ServerRef, volume_id: s
 
 
 def _check_attached(conn: engine.Connection, server: ServerRef, row: Mapping[str, Any]) -> None:
-    """Raise NotAttached if the volume is no longer attached as in ``row``, its block_device_mapping row.
+    """Raise NotAttached if the volume's attachment is no longer the one in the block_device_mapping row ``row``.
 
     A volume that was detached and attached again has a different attachment, for which the request was not checked.
     """

@@ -224,9 +224,9 @@ def _number(call: Call, name: str) -> int:
 def _is_public(call: Call) -> bool | None:
     """Return the filter ``is_public`` of a list of flavors: True, False, or None for no filter.
 
-    For users who are not administrators it is None: they see public flavors and the private flavors to which their
-    project has access. For administrators it is the request's parameter ``is_public``, or True without this parameter,
-    as in Nova. An administrator sees all flavors with is_public=none.
+    For users who are not administrators the result is None: these users see public flavors, and the private flavors to
+    which their project has access. For administrators the result is the request's parameter ``is_public``, or True
+    without this parameter, as in Nova. With is_public=none an administrator sees all flavors.
     """
     if not call.ctxt.is_admin:
         return None

@@ -121,7 +121,7 @@ def detail(call: Call) -> Any:
 def defaults(call: Call) -> Any:
     """Return the default limits (``GET /os-quota-sets/{tenant_id}/defaults``).
 
-    They apply to every project for which no limits are set. They do not depend on the project ``tenant_id``.
+    The default limits apply to every project for which no limits are set. They are the same for every ``tenant_id``.
     """
     limits = quota.limits(call.backend, None)
     return {'quota_set': {**_shown(limits, call.version), 'id': call.path['tenant_id']}}

@@ -217,8 +217,8 @@ def _at(call: Call, address: str) -> FloatingIp:
 def _server_of(call: Call, floating: FloatingIp) -> str | None:
     """Return the uuid of the server with which the floating IP is associated.
 
-    It is the server that has the port of the floating IP. Return None if the floating IP has no port, if its port
-    belongs to no server, or if the caller can't see the port.
+    A floating IP is associated with a port. Return the server of this port, or None if the floating IP has no port, if
+    the port belongs to no server, or if the caller can't see the port.
     """
     ports = service(call).ports(ids=[floating.port_id], ctxt=call.ctxt) if floating.port_id else []
     return next((port.device_id for port in ports if port.device_owner.startswith('compute:')), None)

@@ -138,10 +138,10 @@ def _check_pin(backend: Backend, server: ServerRef, zone: str | None) -> None:
 
 
 def _pin(backend: Backend, ctxt: RequestContext, server: ServerRef, zone: str | None) -> None:
-    """Pin a server to an availability zone, or remove the pin if ``zone`` is None: write it to the request spec.
+    """Pin a server to an availability zone, or remove the pin if ``zone`` is None, by a change of its request spec.
 
     Later moves of a pinned server stay in the zone. If another transaction changes the request spec at the same time,
-    read it and try again. Raises InstanceNotReady (409) if that happens five times (``PINS``).
+    read the request spec again and retry. Raises InstanceNotReady (409) if this happens five times (``PINS``).
     """
     for _ in range(PINS):
         with backend.api_db.write() as conn:

@@ -349,7 +349,8 @@ def _of_cells(
     )
     # If a cell does not answer, only the instance mappings of its servers are known. From microversion 2.69 on, these
     # servers are listed with the status UNKNOWN, but only in a list without filters, order and limit, because a mapping
-    # can't be filtered or sorted. Any other list leaves them out, or fails unless an option allows incomplete lists.
+    # can't be filtered or sorted. Any other list leaves the servers out if [api]list_records_by_skipping_down_cells is
+    # set, and otherwise fails with error 503.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent
