@@ -20,7 +20,8 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.rows import Row
 
 KIND = 'mirror'
-# The number of attempts to write an aggregate to Placement, if the aggregate changes in the database meanwhile.
+# Maximum number of attempts to write a host's membership in an aggregate to Placement. An attempt is repeated if the
+# membership in the database has changed during it.
 LOOKS = 4
 
 
@@ -65,10 +66,10 @@ def _nodes(cells: cell_queries.CellDatabases, host: str, cell_id: int | None) ->
 
 
 def bring_all_up_to_date(placement: PlacementClient, api_db: Database, cells: cell_queries.CellDatabases) -> list[str]:
-    """Compare all aggregates with Placement and correct the differences.
+    """Correct the members of all aggregates in Placement, so that they are as in the API database.
 
-    Return a text 'host: aggregate name' for each corrected host. Sends one request for each aggregate, and further
-    requests for each correction.
+    Return a list with a text 'host: aggregate name' for each host that was added or removed. Sends one request for each
+    aggregate, and further requests for each correction.
     """
     with api_db.read() as conn:
         rows = aggregates.snapshot(conn)

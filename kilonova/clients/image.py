@@ -290,9 +290,10 @@ def _checksum(record: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _room(image_id: str, size: int | None, file: IO[bytes]) -> int:
-    """Return how many bytes may be written to the file: ``size``, or half of the free space if ``size`` is unknown.
+    """Return how many bytes of the image may be written to ``file``.
 
-    Raises NoRoom if the image has more bytes than the file system has free.
+    The result is ``size``, the number of bytes of the image. If ``size`` is None or 0, it is half of the free space of
+    the file system, so that a large image does not fill it. Raises NoRoom if ``size`` is more than the free space.
     """
     found = os.fstatvfs(file.fileno())
     free = found.f_bavail * found.f_frsize

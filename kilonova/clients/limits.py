@@ -33,7 +33,8 @@ class LimitsClient:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        # The functions of oslo.limit have no parameter for the configuration. They read it from this module variable.
+        # Set the configuration of oslo.limit for the whole process: its functions read the module variable CONF and have
+        # no parameter for it.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
 
@@ -60,8 +61,8 @@ class LimitsClient:
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # No lock is used here, because the constructor sends a request to Keystone and may take long.
-            # If several threads create an enforcer at the same time, the last enforcer is kept.
+            # No lock is used here, because the constructor sends a request to Keystone and may take long. If several
+            # threads create an enforcer at the same time, each uses its own now, and the last one is stored for later.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
             self._enforcer = enforcer

@@ -65,19 +65,18 @@ def is_generation_conflict(error: errors.PlacementConflict) -> bool:
 
 
 def is_consumer_conflict(error: errors.PlacementConflict) -> bool:
-    """Return whether a write was refused because another client has changed the consumer's allocations.
+    """Return whether Placement refused a write because the consumer generation in the request is outdated.
 
-    The consumer then has other allocations than the caller has read, or it has allocations although the caller expected
-    none.
+    Another client has then changed the consumer's allocations since the caller read them.
     """
     return is_generation_conflict(error) and 'consumer generation conflict' in error.message
 
 
 def _is_leftover(error: errors.PlacementConflict) -> bool:
-    """Return whether a write may have been refused because Placement has a consumer record without allocations.
+    """Return whether Placement may have refused a write because it has a consumer record without allocations.
 
-    Placement creates such a record when it refuses a write that names an unknown provider. Clients can't read or delete
-    the record, but a write with the record's generation (0) replaces it.
+    Placement creates such a record when it refuses a write that names an unknown provider. Clients can't see the
+    record. The caller must repeat the write with the consumer generation 0 instead of null.
     """
     return is_consumer_conflict(error) and 'expected 0 but got None' in error.message
 
@@ -133,11 +132,12 @@ class PlacementClient:
     ) -> None:
         """Write the allocations of ``consumer``. If ``generation`` is None, the consumer must have no allocations yet.
 
-        ``mappings`` is a dict from request group to provider uuids, or None if it is not stored.
+        ``mappings`` is a dict from request group to provider uuids. It is sent to Placement with the allocations,
+        unless it is None.
 
         Raises:
             PlacementConflict: There is too little capacity, or the consumer has another generation.
-            Unanswered: Too many clients write at the same time. It is not known whether there is enough capacity.
+            Unanswered: Each attempt was refused because other clients wrote to the same providers at the same time.
         """
         body: dict[str, Any] = {
             'allocations': _resources(allocations),
@@ -188,12 +188,11 @@ class PlacementClient:
         return False
 
     def drop(self, consumer: str, check: Callable[[], None]) -> bool:
-        """Delete the allocations that ``consumer`` had before ``check()`` was called. Return False if it had none.
+        """Delete all allocations of ``consumer``. Return False if it has none.
 
-        ``check()`` raises an error if the caller may not write any more. If another client changes the allocations
-        between ``check()`` and the deletion, Placement refuses the deletion, because the consumer's generation has
-        changed. Then ``check()`` is called again before the next attempt. Raises Unanswered if too many clients write
-        at the same time.
+        First the allocations are read, then ``check()`` is called, then the allocations are deleted. ``check()`` raises
+        an error if the caller may not write any more. If another client changes the allocations in between, Placement
+        refuses the deletion, and all three are repeated. Raises Unanswered if this happens too often.
         """
         for left in reversed(range(WRITE_ATTEMPTS)):
             held = self.get_allocations(consumer)
@@ -329,11 +328,11 @@ class PlacementClient:
     def qualifies(
         self, uuid: str, required: Iterable[str], forbidden: Iterable[str], aggregates: Iterable[Iterable[str]] = ()
     ) -> bool:
-        """Return whether a provider has the required traits, no forbidden trait, and is in one aggregate of each set.
+        """Return whether a provider has all ``required`` traits, no ``forbidden`` trait, and is in the aggregates.
 
-        Sends one request, or more if the sets are too long for one URL. If no aggregates are given, the request reads
-        the provider's traits. No query by traits is sent, because Placement would then read all providers with these
-        traits, which takes long in a large cloud.
+        ``aggregates`` is a list of sets of aggregate uuids: the provider must be in at least one aggregate of each set.
+        If the list is empty, this method only reads the provider's traits, which is cheaper than a query by traits.
+        Otherwise it sends a query, in several requests if the sets are too long for one URL.
         """
         aggregates = list(aggregates)
         if not aggregates:
@@ -501,12 +500,13 @@ class PlacementClient:
 
         Return ``{provider name: uuid}`` of the tree.
 
-        ``inventory`` and ``traits`` are those of the root provider, which has the name ``nodename``.
-        ``devices`` is ``{provider name: {resource_class, traits, total, reserved, more_traits}}``. If ``reserved`` is
-        None, the value in Placement is kept. If ``more_traits`` is True, traits that an operator added are kept.
-        ``has_pci`` says whether the host reports its PCI devices to Placement ([pci]report_in_placement). Only
-        differences are written: a call without changes sends one GET. With ``refresh``, inventories and traits that
-        other clients may have changed are read again.
+        ``inventory`` and ``traits`` are those of the root provider, which has the name ``nodename``. ``devices``
+        describes the child providers: ``{provider name: {resource_class, traits, total, reserved, more_traits}}``. If
+        ``reserved`` is None, the value in Placement stays. If ``more_traits`` is True, other traits of it stay, too.
+        ``has_pci`` is the option [pci]report_in_placement of the host.
+
+        Only differences from the cached tree are written. If ``refresh`` is True, cached inventories and traits of
+        providers whose generation has changed are first read again.
         """
         return self._trees.sync(
             self, root_uuid, nodename, inventory, set(traits), devices or {}, has_pci=has_pci, refresh=refresh

@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 STATUS_DISABLED = 'COMPUTE_STATUS_DISABLED'
 MANAGED_PCI = 'COMPUTE_MANAGED_PCI_DEVICE'
 OWNER = 'OWNER_NOVA'
-# This service removes only standard traits with these prefixes from a compute's root provider.
-# Standard traits with other prefixes were added by an operator, and are kept.
+# A compute reports only standard traits with these prefixes on its root provider, and removes them when they no longer
+# apply. Standard traits with other prefixes, such as HW_NIC_, stay on the provider: an operator has added them.
 OWNED_PREFIXES = ('COMPUTE_', 'HW_CPU_', 'OWNER_')
 INVENTORY_DEFAULTS = {'reserved': 0, 'min_unit': 1, 'max_unit': 2147483647, 'step_size': 1, 'allocation_ratio': 1.0}
 SYNC_ATTEMPTS = 4
@@ -35,7 +35,7 @@ class PciReportingTurnedOff(errors.Invalid):
 
     msg_fmt = (
         'The PCI devices of %(nodename)s are reported in Placement (%(name)s), but [pci]report_in_placement is '
-        'off. It cannot be turned off again.'
+        'off. Turn it on again: it cannot be turned off once PCI devices are reported.'
     )
 
 
@@ -231,7 +231,8 @@ def _ensure(
 def _set_inventory(
     client: PlacementRequests, provider: PlacementProvider, inventory: dict[str, dict[str, Any]]
 ) -> None:
-    # A field that the host does not report (such as ``reserved``) keeps its value in Placement, or gets the default.
+    # The host does not report all fields of an inventory, such as ``reserved``. A missing field keeps its value if the
+    # inventory exists in Placement. It gets the value in INVENTORY_DEFAULTS if the inventory is new.
     wanted = {
         name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given} for name, given in inventory.items()
     }

@@ -15,9 +15,11 @@ from urllib.parse import urlencode
 
 # Maximum characters of a query string. Servers and proxies accept request lines of at least 4 KiB.
 LIMIT = 3000
-# Prefixes of lists of values: 'in:' matches objects with any of the values, '!in:' matches objects with none of them.
+# Prefixes of a parameter's value, as in member_of=in:a,b. 'in:' matches objects with any of the listed values, and
+# '!in:' matches objects with none of them.
 _ANY, _NONE = 'in:', '!in:'
-# Prefixes of keys such as 'required_GPU'. The value of such a key is a list, and objects must match all its values.
+# Beginnings of parameter names such as 'required_GPU'. The value of such a parameter is a list, and objects must match
+# all its values.
 _ALL = ('required', 'root_required')
 
 Pairs = Sequence[tuple[str, str]]
@@ -70,16 +72,18 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
     """Send a query, which may be longer than LIMIT, and return the response.
 
     ``get(query)`` sends one request. If the query is too long, its longest list of values is divided into two halves,
-    and one query is sent with each half. ``merge(one, other, either)`` combines the two responses: the result has the
-    objects that are in at least one response, or, if ``either`` is False, the objects that are in both. If no list of
-    the query can be divided, the query is sent unchanged.
+    and one query is sent with each half. ``merge(one, other, either)`` combines the two responses. ``either`` is True
+    for a list 'in:…', of which one value must match: the result has the objects of both responses. It is False for
+    other lists, of which all values count: the result has the objects that are in both responses. If no list of the
+    query can be divided, the query is sent unchanged.
     """
     found = _halves(pairs) if len(encode(pairs)) > LIMIT else None
     if found is None:
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # Send the two queries without a limit: an object must be in both responses, and a limit could cut it off.
+        # The result has the objects that are in both responses. Send both queries without the parameter ``limit``, which
+        # could cut such an object off in one response.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 
@@ -87,8 +91,8 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
 def _halves(pairs: Pairs) -> tuple[Pairs, Pairs, bool] | None:
     """Divide the longest list of a query into halves. Return two queries, each with one half, and a bool.
 
-    The bool is True if the result has the objects that match at least one of the two queries, and False if the result
-    has only the objects that match both. Return None if no list of the query has two values.
+    The bool is True if the list means "any of the values" ('in:'): the original query matches the objects that match at
+    least one of the two queries. It is False if an object must match both. Return None if no list has two values.
     """
     lists = [
         number

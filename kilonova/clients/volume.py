@@ -284,7 +284,7 @@ class _Attachments(_Requests):
         Raises Unanswered if Cinder returns the same page again instead of the next page.
         """
         found: dict[str, Attachment] = {}
-        # Read pages until one is empty, because Cinder does not say whether a list is complete.
+        # Read pages until one is empty, because Cinder's response does not say whether there is a next page.
         while page := self._attachments([('marker', next(reversed(found)))] if found else []):
             if all(attachment.id in found for attachment in page):
                 raise errors.Unanswered(who=WHO, reason='it returns the same page of attachments again')
@@ -303,8 +303,8 @@ class _Attachments(_Requests):
         A server may have several attachments of one volume: one for its present host and one for its next host.
 
         If a connector is given, the returned attachment has ``connection``, and the volume gets the status 'attaching'.
-        No other attachment of the volume can then be created until the new attachment is complete or deleted. The
-        returned attachment has the status 'reserved' with and without a connector.
+        Cinder refuses further attachments of the volume until the new one is completed or deleted. The ``status`` of
+        the returned attachment is 'reserved' even then: it is not the volume's status.
 
         If Cinder does not answer or VolumeBackendFailed is raised, the attachment may exist nevertheless. In this case
         ``attachments(server_id)`` returns it.
@@ -515,7 +515,8 @@ class VolumeClient(_Attachments):
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # The caller deletes these volumes, so check their metadata again: Cinder may have misunderstood the query.
+        # The caller deletes these volumes. Check their metadata here again, in case Cinder has ignored the filter of the
+        # query and returned other volumes.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:
@@ -639,7 +640,8 @@ def _answer(response: requests.Response, ctxt: RequestContext | None, *missing: 
     """Return the body of a response, or raise the error that the response means.
 
     ``missing`` has an error for each object that the request names. If Cinder answers 404 and its text names one of
-    these objects, the error of this object is raised. For all other responses with 404, Unanswered is raised.
+    these objects, the error of this object is raised. Any other 404 raises Unanswered, because it does not mean that an
+    object is missing: it may come from a proxy or from a wrong endpoint URL.
     """
     if response.status_code < 400:
         return response.json() if response.content else None

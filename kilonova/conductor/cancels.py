@@ -23,7 +23,8 @@ LOG = logging.getLogger(__name__)
 class Cancels:
     """Tells hosts that an operation was cancelled.
 
-    ``before`` cancels all operations that a delete waits for. ``again`` sends the message about one cancel again.
+    The method ``before`` cancels the running operations of a server that a delete waits for. The method ``again``
+    repeats the message about one cancelled operation.
     """
 
     def __init__(self, env: Environment) -> None:
@@ -86,7 +87,10 @@ class Cancels:
         self._env.runner.wake(db, [row.uuid], urgent=True)
 
     def _elsewhere(self, db: Database, uuid: str) -> None:
-        """Search all databases except ``db`` for the operation row. If it exists, let this process run it."""
+        """Search all databases except ``db`` for the operation row ``uuid``. If it exists, let this process take it.
+
+        An operation row may have been moved from the API database into a cell.
+        """
         for other in self._env.all_databases():
             if other is not db:
                 with other.read() as conn:

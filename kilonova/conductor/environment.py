@@ -45,20 +45,24 @@ class RunnerInterface(Protocol):
         """
 
     def was_cancelled(self, db: engine.Database, uuid: str) -> None:
-        """Tell the hosts of an operation that it was cancelled, and take the operation row to undo the operation."""
+        """Tell the hosts that work for an operation that it was cancelled.
+
+        If no conductor owns the operation row, this process takes the row and undoes the operation.
+        """
 
     def holds(self, uuid: str) -> bool:
         """Return whether this process already has the operation with this uuid: queued, waiting or running."""
 
 
 class HostsNotReporting(Unanswered):
-    """The scheduler found no host that fits, but hosts that count as down may report at any moment that they are up.
+    """The scheduler found no host that fits, but the reports of some hosts may be missing only because of an outage.
 
-    The scheduler has claimed nothing. The operation is retried.
+    After an outage of messaging, a conductor or a database, hosts that are up report again one by one, and one of them
+    may fit. So the operation is retried. The scheduler has claimed nothing.
     """
 
     msg_fmt = (
-        'No host is chosen yet, because messaging was interrupted and no heartbeat of %(who)s arrived (%(reason)s)'
+        'No host is chosen yet: after an interruption of messaging, no heartbeat of %(who)s has arrived (%(reason)s)'
     )
 
 
@@ -94,7 +98,7 @@ class Environment:
         self.scheduler, self.compute, self.placement = scheduler, compute, placement
         self.max_attempts = max_attempts
         self.liveness = HostLiveness(conf.service_down_time)
-        # These three attributes are set by ``runner.Runner`` when it is created.
+        # The constructor of ``runner.Runner`` sets the attributes ``runner``, ``leases`` and ``slots``.
         self.runner: RunnerInterface
         self.leases: Leases
         self.slots: OperationSlots[Any]

@@ -56,9 +56,9 @@ class Flow(Generic[OutputsT]):
     forward_only = False
 
     def begin_together(self, works: Sequence[Work[OutputsT]]) -> None:
-        """Do the work that several new operations of one create request share, before each operation runs alone.
+        """Do common work for several new operations of one create request. Afterwards each operation runs alone.
 
-        Does nothing by default.
+        ``Boot`` calls the scheduler once here for all the servers. Other flows do nothing.
         """
 
     def index(self, name: str) -> int:
@@ -108,10 +108,10 @@ class Flow(Generic[OutputsT]):
             self._failed(work, error)
 
     def _gone(self, work: Work[OutputsT], error: KeyGone) -> None:
-        """Handle a call that a host refused because the operation had ended, was cancelled or had advanced.
+        """Handle the error KeyGone: a host refused a call because the operation is no longer at the step of the call.
 
-        The operation row is read. If another conductor owns the row, this process stops the operation. Otherwise the
-        operation has failed.
+        The operation row is read. If another conductor owns the row, this process stops the operation. Otherwise, for
+        example if the operation was cancelled, it is undone.
         """
         try:
             became = work.standing()
@@ -238,7 +238,10 @@ class Flow(Generic[OutputsT]):
         return work.attempt < min(len(hosts), work.env.max_attempts)
 
     def exhausted(self, work: Work[OutputsT], error: HostRejected) -> Exception:
-        """Return the error that ends the operation after the last host has refused. ``error`` is this refusal."""
+        """Return the error with which the operation fails, after a host refused and no other host is left to try.
+
+        The result is ``error``, the refusal of the last host. Subclasses return an error that names all refusals.
+        """
         return error
 
     def ended_badly(self, work: Work[OutputsT]) -> None:

@@ -4,11 +4,11 @@ Each conductor process has one object:
 
     liveness = HostLiveness(service_down_time=60)
     liveness.look(db)                     # periodically: read the reports of a cell's hosts
-    liveness.silence                      # True if no host of a cell reports: check the message queue
-    liveness.cut_off()                    # after the check of the message queue has failed
+    liveness.silence                      # True if no host of some cell reports: the caller checks the message queue
+    liveness.cut_off()                    # the caller found that this conductor can't use the message queue
     liveness.is_down(db, 'gpu1')          # True if the host is down; runs one SQL statement
     liveness.was_down(db, 'gpu1')         # the result of the last check, without an SQL statement
-    liveness.unsure(db, asked)            # hosts that count as down and may report again at any moment
+    liveness.unsure(db, asked)            # hosts whose reports are missing, perhaps because of an outage
 
 Hosts report through the message queue and a conductor. After an outage of the queue, of the conductors or of the
 database, the reports of all hosts stop at the same time, and start again one after the other. Therefore a host counts
@@ -38,18 +38,18 @@ from kilonova.db.queries import services
 
 @dataclass
 class _Cell:
-    """State of the reports of the hosts of one cell.
+    """When the hosts of one cell have reported. A gap is a time in which no host of the cell reported.
 
     Attributes:
-        since: Time since which reports of hosts have arrived without a gap; None while no reports arrive.
-        before: Time of the newest report before the last gap.
-        looked: Time of the last check, which reads the ages of the reports.
-        deaf: End of the last period without checks. There are no checks while the database does not answer, and while
-            this process is stopped or not yet started.
-        doubtful: Whether the last check found hosts that didn't report, but that do not count as down yet.
+        since: Time when reports began to arrive after the last gap; None during a gap.
+        before: Time of the last report before the last gap.
+        looked: Time of the last check. A check reads the ages of the hosts' reports from the database.
+        deaf: Time when checks began again after this process could not check the hosts, because the database did not
+            answer or the process did not run.
+        doubtful: Whether the last check found hosts that didn't report recently, but that do not count as down yet.
         cleared: Time when ``doubtful`` became False.
 
-    Times are by the monotonic clock.
+    All times are by the monotonic clock of this process.
     """
 
     since: float | None
@@ -70,7 +70,7 @@ class HostLiveness:
         self._down_time, self._clock = service_down_time, clock
         # If no host of a cell reports for this number of seconds, there is a gap. Hosts that are up report more often.
         self._gap = service_down_time / 2
-        # Seconds between two checks. The shortest gap is three times as long, so that no gap in the reports is missed.
+        # Seconds between two checks. A gap lasts at least three times as long, so a check happens during each gap.
         self.period = service_down_time / 6
         self._cells: dict[str, _Cell] = {}
         self._down: dict[str, set[str]] = {}
@@ -78,9 +78,9 @@ class HostLiveness:
         self._lock = threading.Lock()
 
     def cut_off(self) -> None:
-        """Record that this conductor could not use the message queue until now.
+        """Record that a check has just found that this conductor can't use the message queue.
 
-        If a host did not report in that time, this does not count as a sign that the host is down.
+        If no host reports, the hosts count as down only after the queue has worked for twice service_down_time.
         """
         self._cut_off = self._clock()
 
@@ -110,8 +110,8 @@ class HostLiveness:
     def is_down(self, db: Database, host: str) -> bool:
         """Return whether a host is down. Conductors do not call a host that is down.
 
-        A host is down if its service is forced down or deleted, or if the host didn't report although it could have
-        reported. Runs one SQL statement.
+        A host is down if its service is forced down or deleted, or if the host has not reported for service_down_time
+        and no outage of the message queue, the conductors or the database explains this. Runs one SQL statement.
         """
         with db.read() as conn:
             heard = services.report_of(conn, host)
@@ -139,7 +139,8 @@ class HostLiveness:
     def known_down(self, db: Database, host: str) -> bool:
         """Return whether a host is down, with few SQL statements. Call this before a message is sent to the host.
 
-        Runs an SQL statement only if the last check found the host down.
+        Return False at once if the last periodic check (``look``) found the host up. Otherwise read the host's last
+        report again, with one SQL statement.
         """
         return self.was_down(db, host) and self.is_down(db, host)
 
@@ -154,12 +155,11 @@ class HostLiveness:
         return self._clock()
 
     def unsure(self, db: Database, asked: float = float('inf')) -> list[str]:
-        """Return the hosts that count as down for the scheduler, but may report again at any moment.
+        """Return the hosts that the scheduler left out since they did not report, but that may be up.
 
-        If the result is not empty, the scheduler should be called again later, because one of these hosts may fit.
-        ``asked`` is the time, by ``now``, of the call to the scheduler. Hosts that have begun to report again since
-        then may be missing in the scheduler's reply. If there were such hosts and none is left, the result has
-        one text instead of host names, so that it is not empty.
+        If the result is not empty, the caller calls the scheduler again later, because one of these hosts may fit.
+        ``asked`` is when the caller called the scheduler, by the clock of ``now()``. If the last of these hosts has
+        reported again after ``asked``, the result is a list with one explanatory text instead of host names.
         """
         with db.read() as conn:
             quiet = services.quiet_hosts(conn, self._down_time)
@@ -174,9 +174,10 @@ class HostLiveness:
         return unsure
 
     def _waited_for(self, key: str, quiet: list[services.Heard]) -> list[services.Heard]:
-        """Return the hosts of a cell that have not reported recently and that do not count as down.
+        """Return those of the hosts ``quiet`` that do not count as down yet.
 
-        ``quiet`` are all hosts of the cell without a recent report. ``key`` is the URL of the cell's database.
+        ``quiet`` are the hosts of a cell without a recent report. A host does not count as down while an outage may be
+        the reason why its reports are missing. ``key`` is the URL of the cell's database.
         """
         cell = self._cells.get(key)
         if cell is None:
@@ -184,7 +185,7 @@ class HostLiveness:
         found = [
             heard for heard in quiet if not heard.forced_down and not self._given_up(cell, heard.age, heard.newest)
         ]
-        # Disabled hosts are left out, because the scheduler gives them no servers, whether they report or not.
+        # The cell is doubtful only if one of the found hosts is enabled. The scheduler chooses no disabled hosts.
         unsure = any(not heard.disabled for heard in found)
         with self._lock:
             if cell.doubtful and not unsure:
@@ -199,9 +200,9 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # At the first check of a cell, the time before the check never counts as an outage.
-                # If no host has reported recently, ``deaf=now`` gives hosts time to report before they count as down.
-                # After a power failure, for example, hosts and this process may start at the same time.
+                # The first check of a cell. If a host has reported recently, reports count as arriving since now.
+                # If no host has, ``deaf=now`` gives all hosts time to report before they count as down: after a power
+                # failure, for example, this process may start earlier than the hosts.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )
@@ -211,8 +212,8 @@ class HostLiveness:
             elif cell.since is None:
                 cell.since = now
             elif unheard:
-                # This process made no checks for a while, and hosts may have been unable to report in that time.
-                # The time without checks counts as a gap in the reports, which began at the last check and ends now.
+                # This process made no checks for a while, and there may have been an outage in that time. The time
+                # since the last check counts as a gap, after which all hosts have time to report.
                 cell.since, cell.before = now, cell.looked
             if unheard:
                 cell.deaf = now

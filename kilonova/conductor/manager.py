@@ -57,7 +57,7 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def check_key(self, ctxt: RequestContext, key: str, undo: bool, host: str) -> Any:
-        """Check that an operation is still at the step with this key, so that the host may begin the step.
+        """Check that an operation is still at the step with this key, so that the host may begin the step. Return {}.
 
         The key has the form ``<operation uuid>/<position>.<step name>/<attempt>``. If ``undo`` is True, the host is
         about to undo the step.
@@ -65,7 +65,8 @@ class ConductorEndpoint(ObjectCalls):
         Raises:
             KeyGone: The operation has ended, was cancelled, or is at another step or attempt.
             HostRejected: The host did this step before and undid it.
-            ReleasePending: The host must first clean up an earlier operation of the server, or is forced down.
+            ReleasePending: The host has a pending release of an earlier operation of the server, which must be done
+                first, or an operator has forced the host down.
         """
         with self._own.main().read() as conn:
             claims.check(conn, key, undo, host)
@@ -105,10 +106,10 @@ class ConductorEndpoint(ObjectCalls):
 
     @engine.silence()
     def resume_later(self, ctxt: RequestContext, host: str, reasons: dict[str, str], is_off: bool) -> Any:
-        """Record that a host could not start some of its servers after its own start, so that the start is retried.
+        """Add operations that start servers later which their host could not start when it was started itself.
 
-        ``reasons`` is a dict from the uuid of a server to the reason. ``db.queries.resumes.plan`` describes ``is_off``
-        and the records.
+        ``reasons`` is a dict from the uuid of a server to the reason why it was not started. ``is_off`` is explained in
+        ``db.queries.resumes.plan``.
         """
         resumes.plan(self._own.main(), ctxt, host, reasons, is_off)
         return {}

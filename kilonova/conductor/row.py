@@ -117,8 +117,8 @@ class SelectOutputs(Outputs):
     Attributes:
         select: List of the chosen host and its alternate hosts. Each attempt uses the next host of the list. None until
             the scheduler has replied.
-        port_groups: The names of the ports' request groups in the query to Placement, as a dict from port id to names.
-            The dict has only ports that are functions of PCI devices.
+        port_groups: For each SR-IOV port with a QoS resource request, the names of its request groups in the query to
+            Placement, as a dict from port id to names.
     """
 
     select: list[ChosenHost] | None = None
@@ -166,7 +166,8 @@ class LeasedOperation(Generic[OutputsT]):
         self.db, self.env, self.owner = db, env, owner
         self.uuid, self.kind, self.instance_uuid = row.uuid, row.kind, row.instance_uuid
         self.args: Arguments = arguments_of.read(row.kind, row.args)
-        # The arguments as JSON, as they are in the row. A newer release may have written keys that ``args`` lacks.
+        # The arguments as the JSON of the row. A copy of the row needs it, because a newer release of Kilonova may have
+        # written arguments that this release does not know and that are not in ``self.args``.
         self._stored_args = row.args
         self.outputs: OutputsT = outputs.read(row.outputs)
         self.position, self.attempt, self.undoing = row.position, row.attempt, row.undoing
@@ -174,12 +175,15 @@ class LeasedOperation(Generic[OutputsT]):
         self.request_id, self.created_at = row.request_id, row.created_at
         self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        # Position and attempt in the database. The attribute ``position`` may be higher, as not every step is saved.
+        # Position and attempt in the operation row. ``self.position`` may be ahead of it, because a step that need not
+        # be saved (``Step.saved``) advances only ``self.position``.
         self._place = (row.position, row.attempt)
-        # True if the row in the database was compared with this object after the last message to another process.
+        # True if the row was read or written after the last message to another process, and this process owned it then.
+        # ``compare`` then needs no SQL statement.
         self._compared = True
         self._ended = False
-        # Result of the function that was passed to ``end``. A transaction that is repeated does not call it again.
+        # Result of the function ``write`` that was passed to ``end``. It is kept here, because a repeated transaction
+        # does not call ``write`` if the first try was committed.
         self._written: Any = None
 
     def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:
@@ -214,27 +218,29 @@ class LeasedOperation(Generic[OutputsT]):
         self._compared = True
 
     def compare_now(self) -> None:
-        """Check the row like ``compare``, but always by an SQL statement.
+        """Check in the database that this process still owns the operation row, even if it was checked before.
 
         Call this after a read from an external service and before the write that depends on the read. Such a service
-        doesn't know which conductor owns the operation, so it can't refuse the write of a former owner.
+        doesn't know which conductor owns the operation, so it can't refuse the write of a former owner. Raises the
+        errors of ``compare``.
         """
         self._compared = False
         self.compare()
 
     def before_sending(self) -> None:
-        """Check the row with ``compare`` before a message is sent to another process.
+        """Check that this process still owns the operation row. Call this before each message to another process.
 
-        After the message is sent, the next call of ``compare`` reads the row again.
+        Raises the errors of ``compare``. The next check reads the row again, because the reply to the message may take
+        long.
         """
         self.compare()
         self._compared = False
 
     def resumed(self) -> None:
-        """Check the row after the operation has waited for a slot of a host, that is, for a permit to call the host.
+        """Check that this process still owns the row, after the operation has waited for a slot of a host.
 
-        Raises LeaseLost if this process no longer owns the row. Does not raise Cancelled, because the call to the host
-        checks the row again.
+        Raises LeaseLost if it does not. Raises no error if the operation was cancelled: the check before the next call
+        to the host raises Cancelled.
         """
         self._compared = False
         became = self.standing()
@@ -242,10 +248,10 @@ class LeasedOperation(Generic[OutputsT]):
             raise became
 
     def standing(self) -> Exception | None:
-        """Read the row, and return the error because of which the operation must not continue here, or None.
+        """Read the row, and return the error that stops the operation in this process. Return None if it may continue.
 
-        The error is LeaseLost if another conductor owns the row or has advanced it, or the row is deleted. It is
-        Cancelled if the operation was cancelled and is not being undone yet.
+        The error is LeaseLost if the row is deleted, or if another conductor owns it or has changed its position. It is
+        Cancelled if the operation was cancelled and is not recorded as failed yet.
         """
         with engine.silence(), self.db.read() as conn:
             row = operations.get(conn, self.uuid)
@@ -290,8 +296,8 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # If the reply to the first try of this transaction was lost, the row may have been written already.
-            # A repeated try writes a row that is already at the position and attempt ``after`` once more.
+            # The first try of this transaction may have been committed although its reply was lost. The row then has
+            # the new position and attempt, ``after``. A repeated try accepts such a row and writes the same values.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -306,9 +312,9 @@ class LeasedOperation(Generic[OutputsT]):
     ) -> bool:
         """Insert ``row``, another operation of the same server, which conductors may take after ``delay`` seconds.
 
-        If ``same`` returns True for an operation that the server already has, ``row`` is not inserted. ``write(conn)``
-        is called in the same transaction in any case. Returns False, and writes nothing, if this process no longer owns
-        the row of its own operation.
+        ``row`` is not inserted if the server already has an operation ``other`` for which ``same(other)`` is True. Even
+        then ``write(conn)`` is called in the transaction. Returns True in both cases. Returns False, and writes
+        nothing, if this process no longer owns the row of its own operation.
         """
         with self.db.write() as conn:
             if not operation_leases.decide(
@@ -373,13 +379,13 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # A cancelled operation must be undone before its row is deleted.
-        # If this process doesn't know of the cancel yet, ``unwinding`` is False, and ``end_owned`` deletes nothing.
+        # ``end_owned`` does not delete the row of a cancelled operation if ``unwinding`` is False: this process has not
+        # noticed the cancel yet, and must undo the operation first.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # If the reply to the first try of this transaction was lost, the row may have been deleted already.
-                # If a repeated try does not find the row, this process has ended the operation.
+                # No row was deleted. If this is a repeated try and the row no longer exists, the first try of this
+                # transaction was committed although its reply was lost: return True, the operation is ended.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 self._written = write(conn)

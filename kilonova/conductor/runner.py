@@ -143,9 +143,9 @@ class Runner:
         self._free_of_lost_hosts()
 
     def _free_of_lost_hosts(self) -> None:
-        """Continue the operations that wait to call a host that is down.
+        """Continue the operations that wait for a slot of a host that is down.
 
-        The next call to the host then fails with HostDown, so that the operations don't wait for a reply.
+        Their calls to the host then raise HostDown at once, so that they don't wait until the host is back.
         """
         for host, works in self.slots.waiting_for_silent().items():
             try:
@@ -181,10 +181,10 @@ class Runner:
     def wake(self, db: Database, uuids: Sequence[str], urgent: bool = False, fresh: bool = False) -> None:
         """Take the operation rows with these uuids from a database and run their operations in the worker threads.
 
-        If there are several uuids, they are the rows of one create request, which are scheduled together. ``urgent``
-        rows are run before others. ``fresh`` is True if no conductor has worked on the rows yet. If this process
-        already has an operation that waits to call a host, the operation reads its row again, because it may have been
-        cancelled.
+        Several uuids are the rows of one create request, whose servers are scheduled together. If ``urgent`` is True,
+        the operations run before others. ``fresh`` is True if no conductor has worked on the rows yet. If one of these
+        operations is already in this process and waits for a slot of a host, it is not taken again. It reads its row
+        again, because it may have been cancelled.
         """
         with self.workers.lock:
             if self.workers.stopping:
@@ -288,10 +288,10 @@ class Runner:
         self.workers.add(functools.partial(self._resume, work), work.slot_urgent)
 
     def _resume(self, work: Work[Any]) -> Job | None:
-        """Return the job that continues an operation which waited to call a host.
+        """Return the job that continues an operation after it waited for a slot of a host.
 
-        Returns None if another conductor has taken the row, or if the row could not be checked. In the second case the
-        operation is retried later.
+        First the operation row is read, to check that this process still owns the operation. Returns None if another
+        conductor owns it, or if the database does not answer. In the second case the operation is retried later.
         """
         try:
             work.resumed()
@@ -310,10 +310,10 @@ class Runner:
         return None
 
     def was_cancelled(self, db: Database, uuid: str) -> None:
-        """Tell the hosts of an operation that it was cancelled, and take the operation row to undo the operation.
+        """Tell the hosts that work for an operation that it was cancelled, and try to take it to undo it.
 
-        The row is taken only if no conductor with a valid lease owns it. If another conductor owns the row, that
-        conductor learns of the cancel from the hosts, or when it next searches the database.
+        This process takes the operation row only if no conductor with a valid lease owns it. Otherwise the owner undoes
+        the operation. The owner learns of the cancel from the hosts, or when it next searches the database.
         """
         self._cancels.again(db, uuid)
 

@@ -54,7 +54,8 @@ class Sweep:
                 waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0)
                 )
-            # Each search reads a limited number of rows. The next search continues after these rows.
+            # ``stopped`` reads a limited number of waiting and cancelled rows. ``behind`` is the id of the last row that
+            # was read. The next search of this database continues after this row.
             self._behind[db.url] = behind
             if self._end_leases_of_the_dead(db, living):
                 return self.of(db, age)
@@ -90,11 +91,11 @@ class Sweep:
                 rows = operation_leases.free(conn, self._env.leases.owner_in(db), SWEEP_BATCH, age, rows[-1].id)
 
     def _end_leases_of_the_dead(self, db: Database, living: Sequence[tuple[str, str]]) -> bool:
-        """Delete the leases of dead conductor processes that ran on this machine. Return whether there were any.
+        """Delete the leases of dead conductor processes of this machine, and return whether a lease was deleted.
 
-        ``living`` has a pair (owner id, description of the process) for each lease that has not expired. A dead process
-        may still have a lease that is valid. After the lease is deleted, other conductors can take the operations of
-        the dead process at once.
+        ``living`` has a pair (owner id, description of the process) for each lease that has not expired. Some of these
+        processes may be dead. After a lease is deleted, other conductors can take the operations of its process at
+        once, and need not wait until the lease expires.
         """
         buried = False
         for owner, text in living:
@@ -110,10 +111,10 @@ class Sweep:
         return buried
 
     def _without_twins(self, db: Database, rows: list[operations.OperationRow]) -> list[operations.OperationRow]:
-        """Return the rows of a cell, except rows of boots that are also in the API database.
+        """Return the rows of a cell, except rows of boots that also have a row in the API database.
 
-        The conductor of a boot with two rows still has to delete the row in the API database. It continues with the row
-        in the cell afterwards (operations.md, rule 19). Raises Unanswered if the API database does not answer.
+        As long as such a boot has two rows, only the row in the API database may be taken: a conductor is moving the
+        boot into the cell (operations.md, rule 19). Raises Unanswered if the API database does not answer.
         """
         boots = [row.uuid for row in rows if row.kind == 'boot']
         if db is self._env.api or not boots:

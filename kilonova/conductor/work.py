@@ -35,7 +35,7 @@ HostMethod = Callable[Concatenate[Any, RequestContext, P], Reply]
 
 # Seconds until the first retry of an operation, and the maximum. Each retry without progress doubles the pause.
 PAUSE, LONGEST_PAUSE = 2.0, 30.0
-# Maximum number of characters of the reason why an operation is retried later, which operators read.
+# Maximum length of the text that tells operators why an operation is retried later, in characters.
 LONGEST_REASON = 1000
 # Maximum number of characters of an error message in the operation row and in the event of the instance action.
 MOST_TEXT = 4096
@@ -92,11 +92,13 @@ class Work(LeasedOperation[OutputsT]):
         self.held_host: str | None = None
         # Whether the held slot is one of the slots for urgent operations.
         self.slot_urgent = False
-        # False while the scheduler may still be processing a request that was sent for this server.
+        # False if a call to the scheduler for this server may have got no reply: the scheduler may then still claim
+        # resources in Placement.
         self.select_answered = False
         # True if this process created the server's accelerator requests and has not tried to bind any of them yet.
         self.unbound = False
-        # True if the server was just moved into its cell, and no request for it was sent to the network service yet.
+        # True if this process has just inserted the server into its cell. The server then has no ports in Neutron yet,
+        # and the next step need not search for them.
         self.just_handed_over = False
         self._together: Callable[[engine.Connection], object] | None = None
         self._at = (self.position, self.kind)
@@ -205,10 +207,11 @@ class Work(LeasedOperation[OutputsT]):
             raise
 
     def _check_known(self, host: str) -> None:
-        """Raise HostDown if the host is known to be down.
+        """Raise HostDown if the host is down.
 
-        The database is read only in three cases: the last check found the host down, the host did not answer its last
-        call, or this operation is a retry. In these cases the state of the host may have changed.
+        If the last periodic check found the host up, the database is normally not read. It is read to check the host
+        again in three cases: the last check found the host down, the host did not answer this process's last call, or
+        this operation is a retry.
         """
         liveness, doubtful = self.env.liveness, self.outputs.tries or self.env.slots.is_silent(host)
         with engine.silence():
@@ -302,7 +305,10 @@ class Work(LeasedOperation[OutputsT]):
         self.decide({'undoing': True, 'position': self.position})
 
     def again(self) -> None:
-        """Start the next attempt, at the first of the steps that were undone."""
+        """Start the next attempt, with the next chosen host, after the steps of the last attempt were undone.
+
+        The attempt begins at the step ``again_from``, down to which the last attempt was undone.
+        """
         self.attempt += 1
         self.position, self.outputs.back_to = self.outputs.back_to or 0, None
         self.decide({'position': self.position, 'attempt': self.attempt, 'written': '', 'undoing': False})
@@ -312,13 +318,14 @@ class Work(LeasedOperation[OutputsT]):
     def fail(self, error: Exception) -> None:
         """Record in the operation row that the operation has failed with this error and will be undone.
 
-        Returns after the COMMIT, so that no step is undone before it. An error that was recorded earlier is kept. Does
-        nothing if the operation has failed before.
+        If the row already has an error, for example the reason of a cancel, this error is kept instead. Does nothing if
+        the operation is already recorded as failed. Returns after the COMMIT, so that no step is undone before it.
         """
         if self.failed:
             return
         if isinstance(error, Cancelled) and self.error is None:
-            # A host reported that the operation was cancelled. Read the row, which may have the reason of the cancel.
+            # A host reported that the operation was cancelled. ``standing`` reads the operation row, and sets
+            # ``self.error`` to the reason of the cancel if the row has one.
             self.standing()
         self.failed = True
         self.error = self.error or {

@@ -223,7 +223,10 @@ class OperationSlots(Generic[HolderT]):
             return slots is not None and slots.silent
 
     def waiting_for_silent(self) -> dict[str, list[HolderT]]:
-        """Return a dict from host to the operations that wait for it, for hosts that did not answer their last call."""
+        """Return the operations that wait for a slot of a host that did not answer this process's last call.
+
+        The result is a dict from host to operations.
+        """
         with self._lock:
             return {
                 host: [work for parked in slots.parked.values() for work in parked.values()]
@@ -248,9 +251,9 @@ class OperationSlots(Generic[HolderT]):
             return [uuid for slots in self._hosts.values() for parked in slots.parked.values() for uuid in parked]
 
     def unpark(self, uuids: Iterable[str]) -> list[HolderT]:
-        """Remove these operations from the queues of all hosts, and return those that were waiting in a queue.
+        """Take the operations with these uuids out of the queues for a host's slots, without a slot.
 
-        The removed operations get no slot.
+        Return the removed operations. Operations that did not wait for a slot are not affected and not returned.
         """
         with self._lock:
             return [

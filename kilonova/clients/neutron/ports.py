@@ -121,9 +121,9 @@ class Port:
 
     @property
     def active(self) -> bool:
-        """Whether a guest need not wait for this port.
+        """Whether a guest can start without waiting for Neutron to wire this port.
 
-        It need not wait if the port is plugged, or if the port's owner has set the port to down.
+        This is the case if the port's status is ACTIVE, or if its owner has set admin_state_up to False.
         """
         return self.status == 'ACTIVE' or not self.admin_state_up
 
@@ -347,10 +347,11 @@ class PortCalls(NeutronRequests):
         unchanged: bool = False,
         ctxt: RequestContext | None = None,
     ) -> Port:
-        """Write fields of a port and return the port.
+        """Write ``fields`` of a port and return the port.
 
-        ``profile`` has the keys of the binding profile that a compute service writes, or is None if the profile is
-        kept. With ``unchanged``, the port is written only if it was not changed since it was read.
+        ``profile`` replaces the keys of the binding profile that compute services write; the keys of the port's owner
+        stay. If it is None, the whole profile stays. If ``unchanged`` is True, Neutron refuses the write if the port's
+        revision number has changed since the port was read.
         """
         if profile is not None and (wanted := theirs(port.profile) | dict(profile)) != port.profile:
             fields = {**fields, 'binding:profile': wanted}
@@ -376,12 +377,15 @@ def name_in_dns(hostname: str) -> str:
     ('web.example.org', '', '')
     """
     labels = hostname.lower().split('.')
-    # A name whose last label is a number is refused, because a top-level domain is never a number.
+    # Neutron refuses a DNS name whose last label is a number, because no top-level domain is a number.
     if not all(map(_LABEL.fullmatch, labels)) or (len(labels) > 1 and labels[-1].isdecimal()):
         return ''
     return '.'.join(labels)
 
 
 def theirs(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a binding profile that the port's owner has set: all keys except those of compute services."""
+    """Return the keys of a binding profile that the port's owner has set.
+
+    Keys that compute services write, such as pci_slot and allocation (OUR_PROFILE), are left out.
+    """
     return {key: value for key, value in profile.items() if key not in OUR_PROFILE}

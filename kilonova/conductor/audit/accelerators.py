@@ -27,7 +27,8 @@ from kilonova.db.arguments.releases import AcceleratorRequestsRelease, Accelerat
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 
-# Keys of a server's system metadata that name the uuids to which the server's accelerator requests are bound.
+# Keys of a server's system metadata. Their values are the uuids to which Cyborg has bound the server's accelerator
+# requests: now (BOUND_TO), and before an unfinished move (BEFORE). Such a uuid is the server's or a migration's.
 MARKS = (holder.BOUND_TO, holder.BEFORE)
 
 
@@ -77,10 +78,10 @@ class AcceleratorAudit:
         self._marks.update(marks)
 
     def give_back(self, pending: Iterable[Arguments | None]) -> None:
-        """Remember the accelerator requests that operations of kind ``release`` will delete.
+        """Remember the accelerator requests that pending releases (operations of kind ``release``) will delete.
 
-        They are not reported as lost. ``pending`` are the arguments of these operations, or None for a row that can't
-        be read.
+        Such requests may belong to no server, but the audit does not report them. ``pending`` are the arguments of
+        these operations, with None for an operation row that can't be parsed.
         """
         for args in pending:
             if isinstance(args, AcceleratorsRelease):

@@ -58,7 +58,7 @@ RUNNING = 1
 OFF = ('stopped', 'soft-delete', 'shelved')
 # Keys of a device's ``extra_info`` that mark it as not usable. Servers that hold such a device are reported.
 TOLD = (DISABLED, UNHEALTHY)
-# Kinds of operations during which the server has no task state.
+# Kinds of operations that set no task state. The audit does not report a server without a task state during them.
 WITHOUT_TASK = (
     'release',
     'network_changed',
@@ -131,14 +131,14 @@ class Audit:
         self._pause = pause
 
     def run(self) -> AuditReport:
-        """Compare all records, and return the disagreements that still exist in a second check.
+        """Compare all records up to ``LOOKS`` times, and return a report of the disagreements.
 
-        Databases, hosts and Placement are read one after the other, while servers are created, moved and deleted. So a
-        row that was changed between two checks may seem wrong in both checks, although it was always right. If a row
-        changed before a check, a disagreement about it is checked again. If the row changes before each check, the
-        disagreement is reported as in flight.
+        Databases, hosts and Placement are read one after the other while the cloud changes, so a record may seem wrong
+        in one check. A disagreement is reported only if it is in two successive checks and none of its rows was changed
+        between these checks. If its rows changed between all checks, it is reported as in flight.
         """
-        # The hosts and services that did not answer in one check, with the reasons. The next checks do not query them.
+        # Hosts and services that did not answer, as a dict from name to reason. The audit checks the cloud up to LOOKS
+        # times; a host or service that did not answer in one check is not queried in the following checks.
         silent: dict[str, str] = {}
         until = time.monotonic() + PATIENCE_WITH_ALL
         last = _AuditRun(*self._parts, silent, until)
@@ -193,7 +193,10 @@ class _AuditRun:
         self._changed: dict[str, Any] = {}
 
     def changed_since(self, before: _AuditRun, line: str) -> bool:
-        """Return whether a row that this line of the report names was changed since the earlier check ``before``."""
+        """Return whether a database row named in ``line`` was changed between the check ``before`` and this check.
+
+        ``line`` is one line of text of the report, such as 'database: server <uuid> is …'.
+        """
         return any(stamp != before._changed.get(name) for name, stamp in self._changed.items() if name in line)
 
     def report(self) -> AuditReport:
@@ -331,7 +334,8 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # Node rows change often. A change counts only for report lines about device pools, with '<node> offers'.
+        # Node rows change often. '<node> offers' is only in report lines about a node's device pools. So a changed
+        # node row makes ``changed_since`` return True only for these lines.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
@@ -402,7 +406,8 @@ class _AuditRun:
 
         The pools and the rows must agree, because a host writes them together.
         """
-        # Mediated devices are not counted here, because pools don't contain them: Placement alone chooses them.
+        # Mediated devices are not counted here. They are in no device pool (column pci_stats of the compute node),
+        # because the scheduler chooses them only by their resource providers in Placement.
         free = Counter(
             device['node']
             for device in devices
@@ -499,9 +504,9 @@ class _AuditRun:
 
 
 def _counts(device: dict[str, Any]) -> bool:
-    """Return whether the device pools count a device.
+    """Return whether a device row is one of those that the device pools of the compute node count.
 
-    Of several PCI functions that are assigned together, the pools count only the first.
+    Several PCI functions may be assigned to a guest as one group. The pools count only the first function of a group.
     """
     return bool(_info(device).get(GROUP_HEAD, device['address']) == device['address'])
 

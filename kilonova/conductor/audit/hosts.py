@@ -68,10 +68,11 @@ class HostAudit:
                 )
 
     def compare(self, mappings: Sequence[Row], aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
-        """Compare the API database and Placement with the cells that ``learn`` has added.
+        """Compare the rows of all cells, which ``learn`` has added, with the API database and with Placement.
 
-        The arguments are the host mappings, aggregates and operation rows of the API database. Sends at least one
-        request to Placement for each aggregate and for each removed node, and one to list Kilonova's providers.
+        The arguments are the host mappings, aggregates and operation rows of the API database. Sends one request to
+        Placement for the list of Kilonova's providers, and at least one for each aggregate and for each node of a host
+        that is being removed.
         """
         for row in mappings:
             if (row['cell_id'], row['host']) not in self._served and row['host'] not in self._leaving:
@@ -96,7 +97,8 @@ class HostAudit:
     def _compare_members(self, aggregates: Sequence[Row], operations: Sequence[Row]) -> None:
         """Compare the members of each aggregate in Placement with the aggregate's hosts in the database.
 
-        A host is left out if one of the ``operations`` is going to update this host in the aggregate.
+        A host is left out if ``operations`` has an unfinished operation of kind mirror for this host and aggregate: it
+        will correct Placement.
         """
         changing = {
             (args.aggregate, args.host)
@@ -121,7 +123,7 @@ class HostAudit:
         try:
             ours = self._placement.list_providers(required=OWNER)
         except PlacementInvalid:
-            # Placement refuses the trait OWNER as unknown, so no provider has this trait.
+            # Placement does not know the trait OWNER, so no provider has it: there is nothing to report.
             return
         for provider in ours:
             uuid, name = provider['uuid'], provider['name']
@@ -136,7 +138,10 @@ class HostAudit:
                 )
 
     def _compare_removed(self) -> None:
-        """Report resource providers of removed hosts that can't be deleted because a consumer holds their resources."""
+        """Report allocations of consumers on the resource providers of removed hosts.
+
+        Such an allocation prevents an operation of kind host_removal from deleting the provider.
+        """
         for uuid, operation in self._removed.items():
             for provider in self._placement.list_providers(in_tree=uuid):
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
@@ -149,7 +154,10 @@ class HostAudit:
                     )
 
     def _held(self, root: str) -> dict[str, str]:
-        """Return a dict from consumer to text: the amounts that the consumer holds of the provider tree ``root``."""
+        """Return the allocations of the provider tree whose root has the uuid ``root``, for the report.
+
+        The result is a dict from the consumer's uuid to a text with the amounts, such as 'VCPU 2, MEMORY_MB 512'.
+        """
         found: dict[str, list[str]] = defaultdict(list)
         for provider in self._placement.list_providers(in_tree=root):
             for consumer, held in self._placement.provider_allocations(provider['uuid']).items():

@@ -24,18 +24,18 @@ from kilonova.objects.vif import ACCELERATED, BEHIND, FUNCTIONS, Vif
 
 # The states in which a server may detach a port.
 DETACH = states.TRANSITIONS['detach_interface.start']
-# In these vm states a port can't be detached. The value is the text for the report: when a detach will be possible.
+# vm states in which a server can't detach a deleted port. The value ends the report's sentence "… are released when …".
 LATER = {'resized': 'its resize is confirmed or reverted'}
-# Text of a report line for vm states that are not in LATER: the event after which a detach is possible.
+# End of the report's sentence "the devices and resources … are released when …" for vm states that are not in LATER.
 AWAKE = 'Neutron next sends an event while the server is active, paused or stopped'
 # Resources that a server holds in Placement, as {provider uuid: {resource class: amount}}.
 Held = Mapping[str, Mapping[str, int]]
 
 
 def hidden(server: Row) -> set[str]:
-    """Return the PCI addresses of a server's devices that the server's domain does not list.
+    """Return the PCI addresses of the server's devices that are not in the libvirt XML of its domain.
 
-    These are functions of network cards that the guest reaches through another device of the host (macvtap or vDPA).
+    These are the functions (VFs) of macvtap and vDPA ports: the XML has the macvtap or vDPA device of the host instead.
     """
     return {
         vif.slot
@@ -45,10 +45,10 @@ def hidden(server: Row) -> set[str]:
 
 
 def _kept(server: Row, gone: Iterable[Vif]) -> dict[str, Vif]:
-    """Return the interfaces of deleted ports that a server has to keep for now, by port id.
+    """Return the interfaces of deleted ports that stay in the server's info cache for now, as a dict by port id.
 
-    ``gone`` are the interfaces of all deleted ports. An interface is kept if the server holds a device or resources for
-    it, and the server's state does not allow a detach.
+    ``gone`` are the server's interfaces whose ports were deleted in Neutron. Such an interface stays if the server
+    holds a device or resources for it and can't detach a port in its present vm state.
     """
     if server['host'] is None or server['vm_state'] in DETACH.vm:
         return {}
@@ -62,8 +62,8 @@ def _addresses(devices: Sequence[Row], host: str) -> set[str]:
 class PortAudit:
     """Compares the info caches of servers with the servers' ports in Neutron.
 
-    ``client`` is None if the cloud has no network service (Neutron). ``in_flight`` has one line for each deleted port
-    that its server can't detach yet.
+    ``client`` is None if the cloud has no network service (Neutron). ``in_flight`` has one line of text for each
+    deleted port that a server can't detach in its present vm state.
     """
 
     NAME = 'ports'
@@ -120,7 +120,7 @@ class PortAudit:
                     f'that the server holds for it are released when {when}'
                 )
             for port_id, vif in cached.items():
-                # A deleted port of an accelerator is not reported, because the server keeps the accelerator.
+                # A deleted port with an accelerator vnic type is not reported: the server keeps the port's accelerator.
                 if port_id not in held and port_id not in kept and vif.vnic_type not in ACCELERATED:
                     self._wrong.append(
                         f'ports: server {uuid} has port {port_id} in its info cache, and in Neutron '

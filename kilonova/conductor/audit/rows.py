@@ -65,8 +65,8 @@ def disagreements(rows: ServerRows) -> Iterator[str]:
 def unreadable(servers: Mapping[str, Mapping[str, Any]], specs: Mapping[str, str]) -> dict[str, str]:
     """Return the servers with a stored JSON text that cannot be parsed, as a dict from uuid to an error message.
 
-    The message names the text and the reason. ``servers`` is a dict from uuid to row, and ``specs`` a dict from uuid to
-    the flavor of the server's request spec as JSON.
+    Checks the JSON columns of each server's row in ``servers``, a dict from uuid to row. Also checks the flavor in the
+    server's request spec: ``specs`` is a dict from uuid to this flavor as JSON. The message names the text.
     """
     found: dict[str, str] = {}
     for uuid, server in servers.items():
@@ -100,7 +100,10 @@ def _spec_flavor(text: str) -> Flavor | None:
 
 
 def context_of(server: Mapping[str, Any], move: Mapping[str, Any] | None) -> MigrationContext | None:
-    """Return the server's migration context if it belongs to this move, else None."""
+    """Return the server's migration context if it has the id of the migration ``move``, else None.
+
+    The result is also None if ``move`` is None.
+    """
     context = MigrationContext.from_json(server['migration_context']) if move is not None else None
     return context if move is not None and context is not None and context.migration_id == move['id'] else None
 
@@ -163,9 +166,10 @@ def _no_move(server: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _waiting_move(rows: ServerRows, move: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for the report for each wrong value of a move that waits to be confirmed or reverted.
+    """Yield a line for the report for each difference between a server and its move, which is not confirmed yet.
 
-    A confirm or a revert of the move would use these values.
+    Compares the server's old and new flavors with those of the migration row, and the devices in the migration context
+    with the devices that the server holds. A confirm or a revert uses these values.
     """
     server, own = rows.server, flavors(rows.server['flavor'])
     for which, number in (('old', move['old_instance_type_id']), ('new', move['new_instance_type_id'])):
@@ -204,10 +208,11 @@ def _shown(places: set[tuple[str, str, str]]) -> list[str]:
 def devices_of(
     server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]] | None, list[dict[str, Any]] | None]:
-    """Return two lists: the devices of a server on its host, and its devices on the source host of its move.
+    """Return two lists: the devices of a server on its host, and its devices for the source of its move.
 
-    ``owned`` are the rows of all devices that the server holds. Returns (None, None) if the source and the destination
-    are the same host and no migration context says which devices belong to the source.
+    ``owned`` are the rows of all devices that the server holds. The second list is empty if ``move`` is None. After a
+    move within one host, the migration context says which devices are those of the source. Returns (None, None) if this
+    is unknown, because there is no such migration context.
     """
     here = [device for device in owned if device['host'] == server['host']]
     if move is None or move['source_compute'] != move['dest_compute']:

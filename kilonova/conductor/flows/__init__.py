@@ -64,10 +64,10 @@ _OTHER_FORM = (ValueError, LookupError, TypeError, AttributeError)
 
 
 def unreadable(row: Mapping[str, Any]) -> str:
-    """Return the column of an operation row that cannot be parsed, with the reason, or '' if all columns can be parsed.
+    """Return a text that says which column of an operation row cannot be parsed and why, or '' if there is none.
 
-    ``row`` has the column ``kind``, and the columns ``args``, ``context`` and ``outputs`` as JSON texts. Conductors do
-    not run an operation whose row cannot be parsed.
+    ``row`` has the column ``kind``, and the columns ``args``, ``context`` and ``outputs`` as JSON texts. A result is,
+    for example, 'outputs (ValueError: …)'. Conductors do not run an operation whose row cannot be parsed.
     """
     if row['kind'] not in FLOWS:
         return 'kind (this release knows no such operation)'
@@ -82,10 +82,10 @@ def unreadable(row: Mapping[str, Any]) -> str:
 
 
 def hosts_of(outputs: dict[str, Any], attempt: int) -> set[str]:
-    """Return a set with the chosen host on which an operation works in this attempt.
+    """Return a set with one host: the host that the scheduler chose for this attempt of an operation.
 
-    ``outputs`` are the stored results of its steps, and ``attempt`` is the number of the attempt, from 1. Returns an
-    empty set if no host is chosen yet, or if the outputs have a wrong structure.
+    ``outputs`` are the stored results of the operation's steps: its key 'select' lists the chosen hosts. ``attempt`` is
+    the number of the attempt, from 1. Returns an empty set if no host is chosen, or if the outputs can't be parsed.
     """
     try:
         chosen = SelectOutputs.read(outputs).hosts

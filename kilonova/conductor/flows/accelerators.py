@@ -110,10 +110,11 @@ def bind(
         make(work, profile, ports)
         # Store the uuids before the requests are bound, so that another conductor that takes the row can delete them.
         work.decide({})
-    # In the first attempt, requests that this process has just created can't be bound yet, so Cyborg is not queried.
+    # Query Cyborg for requests that are already bound to ``holder``. The query is skipped in the first attempt if this
+    # process has just created the requests: none can be bound yet.
     look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
-    # Delete requests that an earlier attempt has bound to the same uuid and could not delete.
+    # Delete other requests bound to ``holder``. An earlier attempt has bound them and could not delete them.
     client.delete(one.uuid for one in bound if one.uuid not in ours)
     there = {one.uuid: one for one in bound if one.uuid in ours}
     if not there:
@@ -142,7 +143,7 @@ def await_releases(work: Work[Any], holder: str) -> None:
         rows = operations.of_instance(conn, work.instance_uuid)
     pending = [row.arguments(ReleaseArguments) for row in rows if row.kind == operations.RELEASE]
     if any(isinstance(args, AcceleratorsRelease) and args.accelerators_of == holder for args in pending):
-        raise Unanswered(who=WHO, reason='accelerator requests that the server had before are not deleted yet')
+        raise Unanswered(who=WHO, reason='earlier accelerator requests of the server must be deleted first')
 
 
 def _provider(host: ChosenHost, group: int, port: str) -> str:

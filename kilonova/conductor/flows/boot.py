@@ -64,12 +64,12 @@ class BootOutputs(SelectOutputs, accelerators.AcceleratorOutputs, ports.PortOutp
     """Stored results of a boot.
 
     Attributes:
-        create_instance: Dict with the id of the server's row in its cell.
+        create_instance: {'id': integer id of the server's row in its cell}; None before the row exists.
         overtaken: Numbers of the attempts that failed because of the server group's policy: another member of the group
             was on the host first. These attempts don't count for the maximum number of attempts.
         early_delete: True if the server was deleted before a host was chosen.
-        unasked: True if the boot waits for a volume, and no request for the server was sent to the network and volume
-            services before the wait.
+        unasked: True while the boot waits for a volume and has not yet created or changed ports and attachments. The
+            next try then need not search Neutron and Cinder for ports and attachments of an earlier try.
     """
 
     create_instance: dict[str, int] | None = None
@@ -112,10 +112,10 @@ def _select_and_claim(works: Sequence[BootWork]) -> list[list[ChosenHost]]:
 
 
 def choose_again(work: BootWork) -> None:
-    """Ask the scheduler to choose further hosts. Keep the hosts in the server's cell as alternates.
+    """Ask the scheduler for new hosts, and replace the list of alternates by those that are in the server's cell.
 
-    No resources are claimed. The list of alternates may be empty afterwards. Raises NoValidHost, with the reason, if no
-    host can take the server now.
+    Nothing is claimed. The list of alternates may be empty afterwards. Raises NoValidHost, with the reason, if no host
+    can take the server now.
     """
     work.before_sending()
     found = work.env.select_destinations(
@@ -173,10 +173,10 @@ def create_instance(work: BootWork) -> None:
 
 
 def _first_in_cell(work: BootWork) -> int:
-    """Return the position in ``steps`` at which the first attempt continues after the move into the cell.
+    """Return the index in ``steps`` of the step that follows ``create_instance`` in the first attempt.
 
-    The scheduler has claimed the host, so the step ``prepare_resources`` is needed only for accelerators, ports and
-    volumes.
+    The scheduler has already claimed the first host in Placement. So the step ``prepare_resources`` is skipped if the
+    server needs no accelerators, ports or volumes.
     """
     return FLOW.index('prepare_resources' if _needs_others(work) else 'build')
 
@@ -226,8 +226,8 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
         # The build request is deleted first, because this statement locks its row.
         # If the user deletes the server at the same time, only one of the two transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
-            # If the reply to the first try of this transaction was lost, the build request may be deleted already.
-            # In a repeated try, the boot continues if the server's mapping names the cell already.
+            # If this is a repeated try, the first try may have been committed although its reply was lost.
+            # It was committed if the instance mapping names the cell: the boot continues.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -276,7 +276,10 @@ def _requested(work: BootWork) -> objects.Instance:
 
 
 def _created(work: BootWork) -> objects.Instance:
-    """Return the requested server with the id of its row in the cell and with its attached volumes."""
+    """Return the server for the call that builds it, as an object made from the arguments of the operation.
+
+    Its id and its attached volumes come from the cell's database.
+    """
     instance = _requested(work)
     instance.id = (work.outputs.create_instance or {})['id']
     if volumes.wanted(work.arguments(BootArguments).bdms):
@@ -333,11 +336,10 @@ def prepare_resources(work: BootWork) -> None:
 
 
 def _await_volumes(work: BootWork) -> bool:
-    """Check that the volumes that are created for the server are ready, and return whether this is the first try.
+    """Check that the volumes created for the server are ready. Return True if no ports and attachments exist yet.
 
-    In the first try no request for the server was sent to the network and volume services yet, so there are no ports
-    and attachments to search for. Raises RetryLater if a volume is not ready yet, and VolumeNotCreated if the volume
-    service can't create it.
+    The result is False if an earlier try of the step may have created ports or attachments, which the step must then
+    search for. Raises RetryLater if a volume is not ready yet, and VolumeNotCreated if Cinder can't create it.
     """
     is_first, work.just_handed_over = work.just_handed_over or work.outputs.unasked, False
     if volumes.wanted(work.arguments(BootArguments).bdms):
@@ -347,7 +349,8 @@ def _await_volumes(work: BootWork) -> bool:
             work.outputs.unasked = is_first
             raise
     if work.outputs.unasked:
-        # From now on requests are sent. After a crash, the next try must search for ports and attachments that exist.
+        # This step now sends requests to Neutron and Cinder. After a crash, the next try must search both services for
+        # ports and attachments that this try has created.
         work.outputs.unasked = False
         work.decide({})
     return is_first
@@ -576,7 +579,8 @@ class Boot(Flow[BootOutputs]):
                     work.lost()
                     return
                 if work.outputs.create_instance is None and not work.failed:
-                    # The operation row was copied to the cell before the server had an id, so the id is added here.
+                    # This process took over the operation row in the cell, whose outputs don't have the id of the
+                    # server's row: the row was written before this id was known.
                     work.outputs.create_instance = {'id': work.instance_row()['id']}
             except Unanswered as error:
                 work.give_back(error)
@@ -596,8 +600,8 @@ class Boot(Flow[BootOutputs]):
 def _is_orphan(work: BootWork) -> bool:
     """Return whether this operation row is in a cell that does not contain the server.
 
-    Such a row is left if two conductors worked on one boot. The second conductor took the operation over and ended it.
-    After that, the first conductor, which did not own the operation any more, still inserted this row.
+    Such a row is left if a conductor was too slow: a second conductor took the boot over and ended it, and then the
+    first conductor, which no longer owned the boot, still inserted this row into the cell. The row must be deleted.
     """
     with engine.silence(), work.env.api.read() as conn:
         return not _lives_in(conn, work, work.db) and not operations.existing(conn, [work.uuid])
@@ -695,7 +699,8 @@ def _forget(conn: engine.Connection, instance_uuid: str) -> None:
 def _end_in_cell(work: BootWork) -> str | None:
     """End a failed boot whose server is in a cell: the server gets the state ERROR and a fault.
 
-    A server that is being deleted keeps its state. Returns the server's vm state, or None if the server is gone.
+    A server that is being deleted keeps its state. Returns the server's vm state afterwards, for the notification of
+    the failure, or None if the server's row is deleted.
     """
 
     def end(conn: engine.Connection) -> str | None:

@@ -225,5 +225,8 @@ class SoftDeleteServer(Flow[Outputs]):
     )
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """End a cancelled soft delete. The action gets the result Error, and the waiting delete deletes the server."""
+        """End a soft delete that was cancelled by a delete. Its instance action gets the result Error.
+
+        The delete waits for the end of the soft delete, and then deletes the server.
+        """
         Ending(failed=True).end(work)

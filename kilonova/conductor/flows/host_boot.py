@@ -27,7 +27,8 @@ from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until the next try to start the server, if the server was changed during the call to its host.
+# Seconds until the next try to start the guest, if the host did not start it because another operation had changed the
+# server's state.
 LOOK = 1.0
 
 
@@ -42,7 +43,7 @@ class ResumeOutputs(Outputs):
     """Stored results of the tries to start a server.
 
     Attributes:
-        told: Why the latest try failed, as the server's instance action says it; '' if no try has failed.
+        told: The reason of the latest failed try, which was written to the instance action; '' if no try has failed.
         failures: Number of failed tries.
     """
 
@@ -73,8 +74,8 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostDown as error:
-        # The time limit for the start of the guest begins again with the next start of the host.
-        # The time limit is not checked while the host is down. The call is only tried again later.
+        # Retry later without a check of the time limit (``_is_over``). When the host is started again, the time limit
+        # for the start of the guest begins anew.
         _tell(work, error)
         raise Unanswered(error.message) from error
     except Unanswered as error:
@@ -87,7 +88,7 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
         _tell(work, error)
         raise Unanswered(error.message) from error
     if not answer['is_running']:
-        raise RetryLater(f'server {work.instance_uuid}', 'it changed meanwhile', LOOK)
+        raise RetryLater(f'the start of server {work.instance_uuid}', 'its state was changed meanwhile', LOOK)
     tries = work.outputs.failures
     _finish(
         work,
@@ -152,9 +153,9 @@ class ResumeOnHostBoot(Flow[ResumeOutputs]):
     steps = (Step('resume_guest', resume_guest, saved=False),)
 
     def ended_badly(self, work: Work[ResumeOutputs]) -> None:
-        """Write that the server is off, with a fault, and end the instance action with the error.
+        """Set the server's power state to SHUTDOWN, add a fault, and end the instance action with the error.
 
-        The server's state is not changed if another operation works on the server or if the server is on another host.
+        If another operation works on the server or if the server is on another host, only the instance action is ended.
         """
         fault, host = work.fault(), work.arguments(HostBootArguments).host
 

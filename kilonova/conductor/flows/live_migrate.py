@@ -49,8 +49,9 @@ class LiveOutputs(Rechosen):
     """Stored results of a live migration.
 
     Attributes:
-        guest: Reply of the source to ``check_source``: the needs of the guest. None before that step.
-        offer: Replies of the destination to ``check_destination`` and ``pre_live_migration``. None before these steps.
+        guest: Reply of the source in the step ``check_source``: what the guest needs at a destination. None before.
+        offer: Replies of the destination in the steps ``check_destination`` and ``pre_live_migration``, merged into one
+            dict: how the source can send the guest. None before.
         gone: Whether the guest has left the source; None if this is not known yet.
     """
 
@@ -129,7 +130,8 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
-    # The source sends a notification of an abort. So only the first undo call tells it that a user aborted.
+    # If ``aborted`` is True, the source sends the notification that a user aborted the migration. The source may get
+    # two undo calls: for live_migration and for check_source (``resume``). Only the first one has ``aborted`` True.
     first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(
         instance=work.instance(fresh=True),
@@ -199,7 +201,7 @@ def undo_live_migration(work: LiveWork) -> None:
 
 
 def _functions(work: LiveWork) -> list[dict[str, Any]]:
-    """Return the interfaces whose ports are PCI functions of the present host, as the info cache stores them."""
+    """Return the server's SR-IOV interfaces as dicts, in the form in which the info cache stores them."""
     return [vif.stored() for vif in work.vifs() if vif.is_function]
 
 
@@ -266,8 +268,8 @@ def mark_migrated(work: LiveWork) -> None:
 def _arrived(work: LiveWork) -> Ending:
     """Return the changes that are written when the migration has ended on the destination.
 
-    The NUMA topology and the PCI requests on the destination are copied from the migration context, which is then
-    deleted. The system metadata get the names of the accelerators on the destination.
+    The server gets the NUMA topology and the PCI requests of the migration context, which is then deleted. If it has
+    accelerators, its system metadata get the migration's uuid, to which the accelerator requests are bound.
     """
     server = work.instance()
     context = server.migration_context
@@ -293,11 +295,11 @@ def _event(work: LiveWork, result: str) -> dict[str, Any]:
 
 # --- failed or cancelled migrations ----------------------------------------------------------------------------------
 def has_gone(work: LiveWork) -> bool:
-    """Return whether the guest has left the source.
+    """Abort the guest's migration if it is still running, and return whether the guest has left the source.
 
-    The source first ends a migration that is still running, so the result can't change afterwards. If the source is
-    down or does not have the guest, the destination is asked. Raises HostNotFenced if the destination is asked, is down
-    and may run the guest.
+    The source is asked first, and aborts the migration, so the result is final. If the source is down or does not have
+    the guest, the destination is asked. Raises HostNotFenced if the destination must answer, but is down and may run
+    the guest.
     """
     if work.outputs.gone is None:
         order = _undo(work)
@@ -379,7 +381,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
         Step('select', moving.select),
         Step('claim_and_move', moving.claim_and_move, moving.undo_claim_and_move, again_from='claim_and_move'),
         Step('check_destination', check_destination, undo_check_destination, again_from='claim_and_move'),
-        # pre_live_migration needs no undo, because the undo of check_destination deletes the disks that it creates.
+        # pre_live_migration creates disks at the destination. The undo of check_destination deletes these disks.
         Step('pre_live_migration', pre_live_migration, again_from='claim_and_move'),
         # Another host is tried if the source refuses this destination in live_migration, before the guest is moved.
         Step('live_migration', live_migration, undo_live_migration, again_from='claim_and_move'),
@@ -400,7 +402,7 @@ class LiveMigrate(Choosing[LiveOutputs]):
         return super().next_attempt(work, step, error)
 
     def unwind(self, work: LiveWork) -> None:
-        """Undo the migration, or complete it if the guest has left the source."""
+        """Undo a failed or cancelled migration. If the guest has left the source already, complete the migration."""
         position = self.index('live_migration')
         if work.position < position:
             super().unwind(work)

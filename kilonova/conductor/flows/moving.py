@@ -26,7 +26,8 @@ from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
 from kilonova.pci import request as pci_request
 
-# Maximum number of host choices per move. A choice is repeated only if another server took the host's resources.
+# Maximum number of times that one move asks the scheduler to choose hosts. The scheduler is asked again only if another
+# server took the resources of the last chosen host.
 CHOICES = 10
 # Maximum number of tries to write a request spec. A try fails if the request spec was changed since it was read.
 SAVES = 5
@@ -110,9 +111,10 @@ def _save(api: engine.Database, seen: dict[str, Any], text: str) -> bool:
 
 
 def had_guest(work: Work[Any]) -> bool:
-    """Return whether the server had a guest before the move, running or paused, and so must have one after the move.
+    """Return whether the server had a running or paused guest before the move.
 
-    A host uses ``compute.host.must_run_after_move`` instead to decide whether to start the guest.
+    If it had, it must have one after the move. Only conductors call this; a host calls
+    ``compute.host.must_run_after_move`` to decide whether to start the guest.
     """
     instance = work.instance()
     return bool(instance.system_metadata.get('old_vm_state', instance.vm_state) != states.VmState.STOPPED.value)
@@ -121,8 +123,8 @@ def had_guest(work: Work[Any]) -> bool:
 def will_have_guest(work: Work[Any], instance: objects.Instance) -> bool:
     """Return whether the source will start the guest again if the move is undone.
 
-    Returns False if the guest was off before the move, or if the server is being deleted. Moves pass this function to
-    ``releases.check_no_guest``.
+    Returns False if the guest was off before the move, or if the server is being deleted. Moves call this if the
+    destination is down: if the source starts no guest, the server can't have two guests (``releases.check_no_guest``).
     """
     return had_guest(work) and instance.task_state not in states.ENDING
 
@@ -180,8 +182,8 @@ def _write_migration(work: Work[Any], values: dict[str, Any]) -> None:
 def select(work: Work[Any]) -> None:
     """Ask the scheduler to choose hosts for the server, without a claim of resources.
 
-    The hosts also have the resources that the server's ports guarantee. The new hosts are stored after the hosts that
-    have already refused the server.
+    The request to the scheduler includes the ports' resource requests (QoS minimum bandwidth). ``outputs.select`` keeps
+    the hosts of the earlier attempts and gets the new hosts after them, because attempt N uses the host number N.
     """
     refused = work.outputs.hosts[: work.attempt - 1]
     spec = work.request_spec()
@@ -236,9 +238,9 @@ class Choosing(Flow[RechosenT]):
     def next_attempt(self, work: Work[RechosenT], step: Step[RechosenT], error: HostRejected) -> bool:
         """Undo this attempt and try the next chosen host, or ask the scheduler to choose hosts again.
 
-        The scheduler chooses again if no host is left and Placement refused the last claim because another server has
-        taken the resources. The scheduler may choose the same host if this host has other free devices. Returns
-        False if no host is left to try.
+        The scheduler is asked again if no chosen host is left and Placement refused the last claim, because another
+        server had taken the resources. The new choice may include this host, for example with another free device.
+        Returns False if no host is left to try.
         """
         if super().next_attempt(work, step, error):
             return True

@@ -36,8 +36,8 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Name of the state transition that the host writes immediately before it deletes the disks.
-# The transition is stored with the step key, so the database shows whether the host may have deleted the disks.
+# The state transition that the host records in the database, with its step key, just before it deletes the disks.
+# After a failure, ``_is_new`` reads it there: if it is recorded, the host may have deleted the disks.
 POINT = 'rebuild.spawning'
 EVENT, ON_HOST = 'rebuild_server', 'compute_rebuild_instance'
 # Seconds between two checks whether Cinder has written the image. Cinder also sends an event, which may be lost.
@@ -135,9 +135,10 @@ def _tell(work: Work[Any]) -> None:
 
 
 def _is_new(work: Work[Any]) -> bool:
-    """Return whether the old root disk is lost: the host may have deleted it, or the volume may have been overwritten.
+    """Return whether the old root disk may be lost: deleted by the host, or overwritten if it is a volume.
 
-    The result can't change after a failure, because no host deletes disks for an operation that has failed.
+    Call this after the operation has failed. The result is then final, because a host does not start to delete the
+    disks for a failed operation.
     """
     if isinstance(work.outputs, ReimageOutputs):
         return work.outputs.asked
@@ -213,9 +214,10 @@ def _root(work: Work[Any]) -> AttachedVolume:
 
 
 def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
-    """If the volume has the status error after an earlier write of an image, set its status to reserved again.
+    """Make the volume ``found`` ready to be reimaged: wait for a running reimage, and clear the status error.
 
-    ``found`` is the volume. Raises RetryLater while an earlier write is running, and NotReimaged if it takes too long.
+    After a failed reimage the volume has the status error. Its status is set to reserved. Raises RetryLater while
+    Cinder still writes an image for an earlier request, and NotReimaged if this takes too long.
     """
     _await_written(work, found, work.created_at or instances.utcnow())
     if found.status == 'error':
@@ -224,12 +226,11 @@ def _make_ready(work: Work[ReimageOutputs], found: Volume) -> None:
 
 
 def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -> None:
-    """Request that the volume service writes the image to the volume.
+    """Request that Cinder writes the image to the volume.
 
-    ``was_asked`` is True if an earlier request got no reply. The volume service may have received it and may have
-    written the image. It may then refuse this request because of the earlier one. The volume then shows the result:
-    its metadata name the image if the image was written, and its status is an error status if the write failed. If
-    ``was_asked`` is False, a refusal means that no write has begun.
+    If Cinder refuses the request since it is already writing an image, only log this. For any other refusal, set
+    ``outputs.asked`` to whether an earlier request may have changed the volume, and raise the refusal. ``was_asked`` is
+    True if there was an earlier request without a reply.
     """
     image_id = work.arguments(ReimageArguments).reimage
     work.before_sending()
@@ -245,8 +246,8 @@ def _ask_to_write(work: Work[ReimageOutputs], volume_id: str, was_asked: bool) -
             )
             raise
         LOG.warning(
-            'The volume service refused to write an image to volume %s, but an image is being written; waiting '
-            'for its end',
+            'Cinder refused the request to write an image to volume %s, but it is already writing one, probably for '
+            'an earlier request; waiting until the image is written',
             volume_id,
             exc_info=True,
             instance_uuid=work.instance_uuid,
@@ -284,17 +285,18 @@ def rebuild_from_volume(work: Work[ReimageOutputs]) -> None:
 class _Rebuilding(Flow[OutputsT]):
     """Base class of the two operations that rebuild a server.
 
-    ``asks`` is the name of the first step that calls the server's host.
+    The attribute ``asks`` is the name of the first step that calls the server's host. If a rebuild fails before this
+    step, the instance action gets no event of the host.
     """
 
     asks: str
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """End a failed rebuild: restore the server's database row as it was before the rebuild.
+        """End a failed rebuild, and write a fault and events with the reason of the failure.
 
-        If the old root disk is lost, the row is not restored. If the old root disk is lost or the root volume is not
-        attached any more, the server gets the state ERROR. A fault and events with the reason of the failure are
-        written in each case.
+        The server's row gets the values that it had before the rebuild, unless the old root disk is lost. The server
+        gets the state ERROR if the old root disk is lost or if the root volume is not attached; otherwise it gets its
+        former state.
         """
         is_new = _is_new(work)
         at = work.instance_row()['host'] if work.position >= self.index(self.asks) else None
@@ -345,7 +347,10 @@ class _Rebuilding(Flow[OutputsT]):
             )
 
     def is_without_root(self, work: Work[OutputsT]) -> bool:
-        """Return whether the guest is off and can't be started, because it has no root volume."""
+        """Return whether the server's root volume is not attached, so that the guest can't be started.
+
+        The result is False here, because a local root disk is never detached.
+        """
         return False
 
 
@@ -374,7 +379,10 @@ class Reimage(_Rebuilding[ReimageOutputs]):
     )
 
     def is_without_root(self, work: Work[ReimageOutputs]) -> bool:
-        """Return whether the root volume is not attached to the server's host: it could not be attached again."""
+        """Return whether the root volume is still detached from the server's host after the undo, so no guest can run.
+
+        The undo attaches the root volume again, unless Cinder refuses this.
+        """
         server = work.instance(fresh=True)
         return any(volume.host != server.host for volume in server.volumes if volume.is_root)
 

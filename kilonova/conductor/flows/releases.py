@@ -68,17 +68,17 @@ def ask_to_undo(
 ) -> Reply | None:
     """Call a host to undo its part of a step, or add an operation row with which a conductor calls it later.
 
-    Returns the host's reply, or None if the host has not undone its part yet. The row (a pending release) is added if
-    the host is down, or if it is up and its calls fail: after one failure if another host is to be tried, else after
-    ``UNDO_TRIES`` failures. A host whose release is too old for the method is skipped, because it can't have begun the
-    step. If the host is down and may still run the guest, HostNotFenced is raised and no row is added.
+    Returns the host's reply, or None if the host gave no reply. Such a row (a pending release) is added if the host is
+    down, or if its calls fail ``UNDO_TRIES`` times (once, if the operation then tries another host). A host whose
+    release is too old for the method is not called, because it can't have begun the step. If the host is down and may
+    still run the guest, HostNotFenced is raised and no row is added.
 
     Args:
         work: The operation.
         host: The host.
         method: Declared method of the host.
-        write: Function that writes to the database with the pending release (see ``add_pending_release``).
-        may_run: Function that ``check_no_guest`` calls if the host is down.
+        write: Function ``write(conn)``, called in the transaction that adds the row (see ``add_pending_release``).
+        may_run: Function that returns whether the guest could run on two hosts (see ``check_no_guest``).
         args: Always empty, because RPC arguments are passed by name.
         kwargs: Arguments of the method.
     """
@@ -112,11 +112,11 @@ def ask_to_undo(
 
 
 def check_no_guest(work: Work[Any], host: str, may_run: Callable[[], bool] = lambda: True) -> None:
-    """Raise HostNotFenced if a host that is down may still run the guest. A start elsewhere could make two guests.
+    """Raise HostNotFenced if the guest could run twice: on ``host``, which is down, and on another host.
 
-    ``may_run()`` returns False if the host can't have started the guest, or if no other host will start it. Then no
-    error is raised. No error is raised either if an operator has forced down or deleted the host's compute service,
-    because this means that no guest runs on the host.
+    No error is raised if ``may_run()`` returns False: the caller knows that ``host`` can't have started the guest, or
+    that no other host will start it. No error is raised either if an operator has forced down or deleted the host's
+    compute service, because this declares that no guest runs on the host.
     """
     if may_run() and not work.env.liveness.is_fenced(work.db, host):
         raise HostNotFenced(host=host) from None
@@ -132,8 +132,8 @@ def add_pending_release(
 ) -> None:
     """Add a pending release: an operation row with which a conductor calls ``method`` when the host is up again.
 
-    ``write(conn)`` is called in the transaction that inserts the row. It makes the changes in the database that the
-    host would have made during the call.
+    ``write(conn)``, if it is not None, is called in the transaction that inserts the row. ``write`` makes those changes
+    in the database at once that the host would have made during the call. ``kwargs`` are the arguments of ``method``.
     """
     serializer = objects.base.Serializer()
     asked = HostRelease(
@@ -152,7 +152,7 @@ def add_release(
     delay: float = 0,
     write: Write | None = None,
 ) -> None:
-    """Add a pending release: an operation row whose ``args`` say what is released later.
+    """Add a pending release: an operation row with which a conductor releases later what ``args`` describe.
 
     ``host`` is the host that a conductor calls for this, or None. ``add`` describes the other arguments.
     """
@@ -178,9 +178,9 @@ def add(work: Work[Any], row: OperationRow, *, delay: float = 0, write: Write | 
 
 
 def now_or_later(work: Work[Any], what: str, give_back: Callable[[], object], release: Callable[[], None]) -> None:
-    """Call ``give_back`` to release a resource; if the service does not answer or refuses, call ``release``.
+    """Call ``give_back``, which sends a request to a service now. If this fails, call ``release``.
 
-    ``release`` adds an operation row, with which a conductor releases the resource later (a pending release). ``what``
+    ``release`` adds an operation row, with which a conductor sends the request later (a pending release). ``what``
     begins the log line about the failure, for example 'Deleting ports'.
     """
     try:
@@ -241,9 +241,13 @@ def release(work: Work[Outputs]) -> None:
 
 
 def _call_host(work: Work[Outputs]) -> None:
-    """Call the host's method that the row names, with the stored arguments. Raises Unanswered if the host is down."""
+    """Call a compute's RPC method. Its host, name and arguments are stored in the operation row (a pending release).
+
+    Raises Unanswered if the host is down, so that the operation is retried.
+    """
     serializer, args = objects.base.Serializer(), work.arguments(HostRelease)
-    # Arguments that the method no longer has are left out, because an older release may have written the row.
+    # The row may have been written by an older release of Kilonova, whose RPC method had other arguments. Leave out
+    # stored arguments that this release's method does not have.
     taken = Compute.arguments(args.method)
     kwargs = {
         name: serializer.deserialize_entity(work.ctxt, value) for name, value in args.kwargs.items() if name in taken
@@ -255,9 +259,10 @@ def _call_host(work: Work[Outputs]) -> None:
 
 
 def hosts_left(work: Work[Any]) -> list[str]:
-    """Return the hosts that have a pending release of the server (they must still clean up) and may run its guest.
+    """Return the hosts that may still run the server's guest, because they were down when they had to clean up.
 
-    A host that an operator has forced down is left out, because it runs no guest.
+    These are the hosts of the server's pending releases. A host whose compute service an operator has forced down or
+    deleted is left out, because no guest runs on it.
     """
     with engine.silence():
         with work.db.read() as conn:
@@ -303,9 +308,9 @@ def _release_accelerators(work: Work[Outputs]) -> None:
 
 
 def ports_given(work: Work[Any]) -> set[str]:
-    """Return the ids of the user's own ports that a conductor will still unbind from the server (pending releases).
+    """Return the ids of the user's own ports that pending releases of the server have yet to unbind.
 
-    These ports may still belong to the server.
+    In Neutron these ports still belong to the server. They must be unbound, not deleted like ports made by Kilonova.
     """
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)
@@ -395,7 +400,7 @@ def give_back_volumes(work: Work[Any], keep: Collection[str], delete: Collection
         else:
             client.delete_attachment(one.id)
     if written is not None:
-        raise Unanswered(f'The attachment cannot be deleted yet, because an image is being written to volume {written}')
+        raise Unanswered(f'Cannot delete an attachment yet, because Cinder is writing an image to volume {written}')
     for volume_id in delete:
         client.delete_volume(volume_id)
 
@@ -420,7 +425,8 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
         )
     held = client.attachments(work.instance_uuid)
     with contextlib.suppress(VolumeNotFound):
-        # Cinder gives the volume the status that it had before the migration. Correct it if the volume was detached.
+        # At the end of a migration, Cinder restores the volume's former status 'in-use'. If the server has no
+        # attachment to the volume any more, set the status to 'available'.
         if client.volume(None, volume_id).status == 'in-use' and all(one.volume_id != volume_id for one in held):
             client.call_available(volume_id)
     if swapped:
@@ -428,17 +434,17 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
 
 
 def _call_as(work: Work[Any], held: Mapping[str, str], volume_id: str) -> None:
-    """In the server's volume rows, replace ``volume_id`` by the volume id that Cinder has for the row's attachment.
+    """Correct the server's block_device_mapping rows after a volume migration, in which Cinder swaps volume ids.
 
-    Rows with another volume id are not changed. ``held`` is a dict from attachment id to volume id, as the volume
-    service returned them.
+    A row with ``volume_id`` gets the volume id of its attachment in Cinder. Other rows are not changed. ``held`` is a
+    dict from attachment id to volume id, as Cinder returned them.
     """
     with engine.silence(), work.db.write() as conn:
         for row in volumes.of_servers(conn, [work.instance_uuid]).get(work.instance_uuid, ()):
             known = held.get(row['attachment_id'] or '', volume_id)
             if row['volume_id'] == volume_id != known:
                 LOG.warning(
-                    'Writing volume %s instead of volume %s to the row of the server, because Cinder changed the id',
+                    'Writing volume id %s instead of %s to block_device_mapping: Cinder swapped the volume ids',
                     known,
                     volume_id,
                     instance_uuid=work.instance_uuid,
@@ -459,13 +465,20 @@ def _kept_attachments(work: Work[Outputs]) -> list[str]:
 
 
 def _release_swap(work: Work[Outputs]) -> None:
-    """Delete the server's attachments in Cinder that are not in its volume rows, and end the volume migration."""
+    """Delete the server's attachments in Cinder that are not in its volume rows, and end a volume migration.
+
+    The migrating volume, its target, and whether the guest uses the target are arguments of the operation row.
+    """
     give_back_volumes(work, _kept_attachments(work), ())
     end_migration(work, *work.arguments(SwapRelease).volume_swapped)
 
 
 def _release_volumes(work: Work[Outputs]) -> None:
-    """Delete the server's attachments in Cinder that are not in its volume rows, and the volumes in the arguments."""
+    """Delete the server's attachments in Cinder that are not in its volume rows, then delete volumes.
+
+    Deletes the volumes that the arguments of the operation row list, and, if the arguments say so, all volumes that
+    were created for the server.
+    """
     kept, args = _kept_attachments(work), work.arguments(VolumesRelease)
     made = work.env.volumes.made_for(work.instance_uuid) if args.volumes_made else []
     give_back_volumes(work, kept, [*args.volumes_deleted, *made])
@@ -508,10 +521,10 @@ def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str 
 
 
 def _rotate(work: Work[Outputs]) -> None:
-    """Delete the oldest backups of the server, so that only as many stay as the argument ``rotation`` says.
+    """Delete the oldest backups of the server, so that ``rotation`` backups stay (an argument of the operation row).
 
     Only active images of this backup type that belong to the requesting project are counted and deleted. The backup
-    that was just made is never deleted if at least one stays.
+    that was just made counts as the newest. So it is deleted only if ``rotation`` is 0.
     """
     args = work.arguments(BackupsRelease)
     wanted = {

@@ -36,7 +36,10 @@ AT, IMAGE, HOST = 'shelved_at', 'shelved_image_id', 'shelved_host'
 
 
 def forgotten() -> dict[str, str | None]:
-    """Return the changes of system metadata that delete the keys that a shelve has stored (None deletes a key)."""
+    """Return a dict from each system metadata key that a shelve stores to None.
+
+    If an update of the system metadata gets this dict, it deletes these keys.
+    """
     return {AT: None, IMAGE: None, HOST: None}
 
 

@@ -89,7 +89,7 @@ def claim(work: UnshelveWork) -> None:
 
 
 def undo_claim(work: UnshelveWork) -> None:
-    """Delete the server's allocation and its accelerator requests."""
+    """Delete the accelerator requests that this attempt created, and the server's allocation."""
     accelerators.unbind(work)
     if work.outputs.select is not None:
         work.env.placement.drop(work.instance_uuid, work.compare_now)
@@ -124,7 +124,7 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     """Ask the host to destroy the guest and to release its devices. Unbind the ports and detach the volumes.
 
     Ports and volumes are kept if another host will be tried. If the host is down and may run the guest, the undo is
-    retried until the host answers, because a later unshelve would start a second guest.
+    retried until the host answers or an operator forces it down: otherwise a later unshelve could start a second guest.
     """
     if work.outputs.select is None:
         return
@@ -133,7 +133,8 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # The host has a claim if the server's row names the host. Without a claim it starts no guest.
+        # Return True if the host may have started the guest: a host writes its name to the server's row with its claim,
+        # before it starts the guest. A server that is being deleted is started on no other host.
         return instance.task_state not in states.ENDING and instance.host == host
 
     def leave(conn: engine.Connection) -> None:

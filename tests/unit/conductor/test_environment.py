@@ -56,7 +56,7 @@ def test_no_host_while_some_may_be_back(site: Site, monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         HostsNotReporting,
         match=(
-            r'because messaging was interrupted and no heartbeat of gpu1, gpu2 arrived '
+            r'after an interruption of messaging, no heartbeat of gpu1, gpu2 has arrived '
             r'\(No valid host was found. none\)'
         ),
     ):

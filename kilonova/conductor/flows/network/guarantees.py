@@ -1,7 +1,7 @@
-"""Resources that ports guarantee to servers (bandwidth, packet rate), as allocations of the servers in Placement.
+"""Resource requests of Neutron ports (QoS minimum bandwidth or packet rate), as allocations of servers in Placement.
 
-The resources are requested together with the server's host. If a port is attached or detached later, only the resources
-of this port are requested or released:
+"The resources that a port guarantees" are those in its ``resource_request``. They are requested together with the
+server's host. If a port is attached or detached later, only the resources of this port are requested or released:
 
     guarantees.ask(spec, ports)                           # before the scheduler is asked for a host
     guarantees.profile(port, choice.mappings)             # the part of the port's binding about the chosen providers
@@ -44,9 +44,10 @@ class NoRoomForPort(Conflict):
 
 
 def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]]:
-    """Add the resources that these ports guarantee to the request spec, so that the scheduler requests them.
+    """Add the ports' resource requests (QoS minimum bandwidth or packet rate) to the request spec for the scheduler.
 
-    Returns the names of the request groups of ports that are functions of PCI devices, as a dict from port id to names.
+    Each resource request consists of named request groups. Returns these names for the SR-IOV ports, as a dict from
+    port id to names (see ``with_groups``).
     """
     read = {
         port.id: (port, wanted)
@@ -60,10 +61,10 @@ def ask(spec: objects.RequestSpec, ports: Iterable[Port]) -> dict[str, list[str]
 
 
 def with_groups(spec: objects.RequestSpec, groups: Mapping[str, Sequence[str]]) -> None:
-    """Add the names of request groups to the PCI requests of ports in the request spec.
+    """Add the names of each SR-IOV port's request groups to the port's PCI request in the request spec.
 
-    ``groups`` is a dict from port id to names of request groups. The host then takes the device of a port from the
-    resource provider that Placement chose for these groups.
+    ``groups`` is a dict from port id to these names. With them, the host claims a device for the port from the same
+    resource provider (network card) from which Placement allocated the port's bandwidth.
     """
     if spec.pci_requests is not None:
         spec.pci_requests = spec.pci_requests.replaced(requests=pci_ports.asking(spec.pci_requests, groups))
@@ -83,7 +84,10 @@ def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
 
 
 def kept(port: Port) -> dict[str, Any]:
-    """Return the part of the port's present binding:profile that names resource providers, or {}."""
+    """Return {'allocation': …} from the port's binding:profile, to keep it when the profile is written again.
+
+    The value names the port's resource providers. Returns {} if the profile has no such key.
+    """
     return {ALLOCATION: port.profile[ALLOCATION]} if ALLOCATION in port.profile else {}
 
 
@@ -205,7 +209,7 @@ def settle(
             )
             return True
         except PlacementConflict as error:
-            # Retry only a conflict of the consumer generation: Neutron has changed the same allocation in the meantime.
+            # Retry only if another client, such as Neutron, has changed the server's allocation in the meantime.
             if not left or not is_consumer_conflict(error):
                 raise
 

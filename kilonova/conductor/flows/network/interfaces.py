@@ -50,11 +50,11 @@ Vifs = list[dict[str, Any]]
 def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str | None = None) -> None:
     """End the operation: write the info cache, the PCI requests, the event and the action in one transaction.
 
-    ``event`` is the name of the action's event. ``change(vifs)`` gets the present interfaces and returns the new ones.
-    ``left`` is the id of a detached port, whose PCI requests are deleted, or None if no port was detached.
+    ``event`` is the name of the action's event. ``change(vifs)`` gets the interfaces in the info cache and returns the
+    list to write. If a port was detached, ``left`` is its id, and the port's PCI requests are deleted.
 
-    If another operation has changed the info cache since this function read it, nothing is written. Unanswered is then
-    raised, because a step that raises this error is retried.
+    If the info cache was changed since this function read it, nothing is written and Unanswered is raised. The step is
+    then run again, and reads the changed info cache.
     """
     forget = _forget(work, left)
     row = work.instance_row(fresh=True)
@@ -96,7 +96,10 @@ class _Interfaces(Flow[OutputsT]):
         return None
 
     def ended_badly(self, work: Work[OutputsT]) -> None:
-        """End the operation with the result Error, and delete the PCI request of a port that was not attached."""
+        """End the operation with the result Error.
+
+        After a failed attach, also delete the PCI request of the port from the server's row.
+        """
         forget = _forget(work, self.came_for(work))
         host = work.instance_row()['host']
         Ending(before=forget, events=[work.event(self.event, 'Error', host)], failed=True).end(work)
@@ -120,7 +123,7 @@ class AttachOutputs(Outputs):
 
 
 def _request(work: Work[AttachOutputs]) -> objects.InstancePCIRequest | None:
-    """Return the PCI request of the port if the port is a function of a PCI device, else None."""
+    """Return the PCI request that the API made for an SR-IOV port, from the arguments, or None for other ports."""
     request = work.arguments(AttachInterfaceArguments).request
     return objects.base.Serializer().deserialize_entity(work.ctxt, request) if request is not None else None
 
@@ -219,7 +222,8 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
-        # This step is saved if the next step calls the host, because the host compares its step key with the row.
+        # ``saved``: the end of this step is written to the operation row before the next step calls the host. The host
+        # rejects calls of a step that is not the row's current step.
         Step(
             'allocate_port_resources',
             allocate_port_resources,
@@ -239,7 +243,7 @@ class AttachInterface(_Interfaces[AttachOutputs]):
     )
 
     def came_for(self, work: Work[AttachOutputs]) -> str | None:
-        """Return the id of the port if it has a PCI request, which must be deleted after a failure, else None."""
+        """Return the port's id if its PCI request must be deleted from the server's row after a failure, else None."""
         request = _request(work)
         return request.requester_id if request is not None else None
 

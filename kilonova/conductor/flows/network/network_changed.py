@@ -68,7 +68,8 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # Wait until no operation runs: an operation that moves the server needs the interfaces of deleted ports.
+        # The server has no host, and one of its ports was deleted. Wait until no operation of the server runs: a running
+        # move still reads the interfaces of deleted ports in the info cache, to release their resources.
         releases.check_no_running_operation(work)
     if args.renamed:
         _name(client, ports, name_in_dns(row['hostname'] or ''))
@@ -91,7 +92,7 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     with engine.silence(), work.db.write() as conn:
         if args.renamed and (instances.get(conn, work.instance_uuid) or row)['hostname'] != row['hostname']:
             # The server was renamed while this step wrote the ports' DNS names. Write the names again.
-            raise RetryLater(f'server {work.instance_uuid}', 'it was renamed meanwhile', 0)
+            raise RetryLater(f'the DNS names of server {work.instance_uuid}', 'it was renamed meanwhile', 0)
         if info_caches.replace(conn, work.instance_uuid, seen, [vif.stored() for vif in left]):
             work.outputs.gone = [port_id for port_id in held if port_id not in there]
             return
@@ -129,10 +130,10 @@ def _held(work: Work[Any]) -> list[str]:
 
 
 def port_refresh_operations(work: Work[Any]) -> list[operations.OperationRow]:
-    """Return operation rows that refresh the server's ports after its move was confirmed or reverted.
+    """Return a list of operation rows that refresh the server's info cache after a move was confirmed or reverted.
 
-    These operations release devices and resources of ports that were deleted during the move. Returns an empty list if
-    the server has no devices or resources for ports.
+    The list has one row of kind network_changed. Its operation also releases devices and resources of ports that were
+    deleted during the move. The list is empty if the server has no devices or resources for ports.
     """
     return (
         [operations.OperationRow.new(work.ctxt, NetworkChanged.name, work.instance_uuid, beside=True)]
@@ -185,10 +186,10 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, args)
 
     def check(conn: engine.Connection) -> None:
-        # Another operation may have changed the info cache since it was read, for example by attaching the port again.
-        # If the info cache was changed, write nothing, and retry this step later.
+        # Another operation may have changed the info cache since ``row`` was read, for example by attaching the port
+        # again. In this case RetryLater rolls this transaction back, and the step is retried.
         if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
-            raise RetryLater(f'server {uuid}', 'its ports were changed meanwhile', BUSY)
+            raise RetryLater(f'a detach from server {uuid}', 'its ports were changed meanwhile', BUSY)
 
     try:
         with engine.silence():
@@ -206,7 +207,7 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
                 },
             )
     except InstanceInvalidState as error:
-        raise RetryLater(f'server {uuid}', 'another operation works on it', BUSY) from error
+        raise RetryLater(f'a detach from server {uuid}', 'another operation works on it', BUSY) from error
     LOG.info(
         'Port %s was deleted; releasing the device and the resources that the server holds for it',
         port_id,

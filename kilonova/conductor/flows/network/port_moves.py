@@ -48,15 +48,15 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
 
     Raises:
         PortBindingFailed: The network agent of the host can't bind a port.
-        PortChanged: The guaranteed resources of a port were changed after Placement was queried.
+        PortChanged: The resource request of a port was changed after Placement was queried.
     """
     move = work.args.migration_uuid if isinstance(work.args, MigrationArguments) else None
 
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
             return vif.before
-        # The first try stores the providers that the port had before the move.
-        # Later tries keep the stored providers, because by then the binding may name the new providers.
+        # In the first try of this step, store the Placement providers of the port before the move, from its binding.
+        # A later try returns the stored providers, because the binding may already name those of the new host.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
 
     _to_host(
@@ -72,9 +72,9 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
 def to_source(work: Work[Any], migration: objects.Migration, zone: str | None, *, agent_away: bool = False) -> None:
     """Bind the ports to the source of a move again, with the server's former devices and resource providers.
 
-    ``zone`` is the availability zone of the source. If ``agent_away`` is True, a failed binding is accepted, and
-    ``bound_here`` binds the port later. The PCI requests of the source are read from the migration context,
-    because the server's row may have the PCI requests of the destination already.
+    ``zone`` is the availability zone of the source. ``agent_away`` is True if the source's network agent may be down:
+    a failed binding then raises no error, and ``bound_here`` binds the port later. The PCI requests of the source are
+    read from the migration context, because the server's row may already have those of the destination.
     """
     requests = None
     if moves_here(work):
@@ -104,10 +104,10 @@ def _to_host(
 ) -> None:
     """Bind the ports to a host and update the info cache.
 
-    ``zone`` is the host's availability zone. ``requests`` are the PCI requests of ports that need devices.
-    ``allocation(vif, port)`` returns the part of the binding that names providers in Placement. ``before(vif)`` returns
-    the new value of ``Vif.before``, which holds the providers that the port had before the move. ``agent_away`` is True
-    if a port may stay unbound because the host's network agent is down.
+    ``zone`` is the host's availability zone. ``requests`` are the PCI requests of ports that need devices. For each
+    port, ``allocation(vif, port)`` returns {'allocation': Placement providers} or {} for its binding:profile, and
+    ``before(vif)`` returns the providers before the move, which are stored in the info cache to undo the move.
+    ``agent_away`` is True if a failed binding raises no error, since the host's network agent may be down.
     """
     vifs, there = _with_ports(work)
     devices = _claimed(work, requests) if any(vif.is_function for vif in vifs) else {}
@@ -116,7 +116,8 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # If no device is known for a port that an earlier try has bound to this host, keep the port's binding.
+            # If the server has claimed no device for this SR-IOV port, ``to`` is None and the port is bound to no host.
+            # But if an earlier try of this step has bound the port to ``host``, keep the binding.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host
@@ -128,10 +129,10 @@ def _to_host(
 
 
 def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
-    """Add pending releases of the devices and resources of ports that were deleted before the server moved.
+    """Add operation rows that release the devices and resources of deleted ports (pending releases).
 
-    ``vifs`` are the interfaces of these ports. The scheduler has requested resources for the ports on the new host,
-    too. The resources are released when no operation works on the server any more.
+    ``vifs`` are the interfaces of ports that were deleted in Neutron, but for which the server holds a device or
+    resources on its new host. Conductors release them when no other operation works on the server.
     """
     for vif in vifs:
         port_releases.give_back_later(work, vif.id, PortResources.read(vif.id, vif.resource_request))
@@ -149,9 +150,9 @@ def _are_gone(work: Work[Any], vifs: Iterable[Vif]) -> None:
 
 
 def ask(work: Work[Any], spec: objects.RequestSpec) -> None:
-    """Add the resources that the server's ports guarantee to the request spec, before the scheduler chooses a host.
+    """Add the ports' resource requests (such as QoS minimum bandwidth) to the request spec, before hosts are chosen.
 
-    The guarantees are read from Neutron. Sends no request to Neutron for a server without ports.
+    The resource requests are read from the server's ports in Neutron. Sends no request for a server without ports.
     """
     vifs, there = _with_ports(work)
     work.outputs.port_groups = guarantees.ask(spec, (there[vif.id] for vif in vifs if vif.id in there))
@@ -168,10 +169,10 @@ def _claimed(work: Work[Any], requests: objects.InstancePCIRequests | None) -> d
 
 
 def moves_here(work: Work[Any]) -> bool:
-    """Return whether the bindings of the server's ports change even if the server moves within one host.
+    """Return whether a resize on the same host changes the binding of a port of the server.
 
-    A binding changes if the port is a function of a PCI device or guarantees resources, because the move may choose
-    another device or resource provider.
+    This is so if there is an SR-IOV port or a port with a resource request (such as QoS minimum bandwidth), because the
+    resize may give the port another device of the host, or another resource provider.
     """
     return any(vif.is_function or vif.resource_request for vif in work.vifs())
 
@@ -204,7 +205,10 @@ def announce(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIReq
 
 
 def _plug(details: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the values in a binding's ``vif_details`` that are written to the XML of the guest's domain."""
+    """Return those values of a binding's ``vif_details`` on which the interface in the guest's libvirt XML depends.
+
+    Two bindings with equal results (tuples of bridge name, vhost-user socket and so on) need the same XML.
+    """
     return (
         bool(details.get('ovs_hybrid_plug')),
         *map(details.get, ('bridge_name', 'datapath_type', 'macvtap_source', 'vhostuser_socket', 'vhostuser_mode')),

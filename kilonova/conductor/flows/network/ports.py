@@ -4,8 +4,8 @@
     vif = ports.bind_one(work, wish)                  # one more port of a server that is on a host
 
 If a port is a function of a PCI device (SR-IOV), its binding names the function that the host has claimed for the port.
-If the host claims devices and starts the guest in the same call, the host requests these bindings after the claim
-(``bind_devices``). Before the claim such a port belongs to the server and is bound to no host.
+Some RPC methods of a host claim devices and then start the guest. In these the host asks the conductor between the two
+to bind the ports (``bind_devices``). Before the claim such a port belongs to the server and is bound to no host.
 
 The ``device_id`` of each port is the server's uuid, so a conductor that takes an operation over finds all ports of the
 server. If a request to create a port gets no reply, the port may be created later. Therefore an operation row is added
@@ -52,11 +52,11 @@ class PortBindingFailed(HostRejected):
 
 
 class PortNeedsBandwidth(Invalid):
-    """The network of a created port guarantees resources that were not requested from Placement."""
+    """A created port got a QoS minimum bandwidth or packet rate from its network, for which Placement was not asked."""
 
     msg_fmt = (
-        'Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate, which was not requested '
-        'from Placement. Create a port in this network first, and request that port.'
+        'Network %(network_id)s gives its ports a guaranteed bandwidth or packet rate by its QoS policy, so a server '
+        'cannot request the network. Create a port in this network first, and request that port.'
     )
 
 
@@ -84,7 +84,7 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
     """Bind the requested ports of a new server to the host of this attempt, and return its interfaces.
 
     Ports of the user and ports that an earlier call created are bound; the other ports are created. ``is_first`` is
-    True if no request for the server was sent to the network service yet. Repeated calls are safe. Raises
+    True if no earlier call can have created ports, so that they need not be searched. Repeated calls are safe. Raises
     PortBindingFailed if the host can't bind a port, but another host might. Raises PortInUse, PortNotFound,
     PortQuotaFull and other errors of the network client if the server can't have the ports on any host.
     """
@@ -106,7 +106,8 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
                 port.device_profile if port.vnic_type in ACCELERATED else None
             ) != wish.profile:
                 raise PortChanged(port_id=wish.port_id)
-            # A port that needs a device is bound to no host yet. A binding that an earlier attempt made is removed.
+            # A port that needs a PCI device or an accelerator is bound to no host here. It is bound to the host after
+            # the device is claimed. ``to`` None also removes the binding of an earlier attempt.
             to = host.host if wish.device is None and wish.profile is None else None
             ports.append(
                 bind(
@@ -122,7 +123,8 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
             ports.append(bind(work, _plain(there), host.host, host.availability_zone, name=name))
         else:
             ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups), name))
-    # If no security groups were requested, Neutron has given the created ports the group DEFAULT_GROUP.
+    # Names of the security groups of the created ports, for the info cache. If the user requested no groups, Neutron
+    # has given these ports the project's group DEFAULT_GROUP.
     names = tuple(groups.values()) or (DEFAULT_GROUP,)
     vifs = port_vifs.described(
         work, ports, own, {port.id: names for port in ports if port.id not in own and port.security_groups}, is_new=True
@@ -225,9 +227,10 @@ def _make(
 
 
 def _plain(port: Port) -> Port:
-    """Return the created port. Raises PortNeedsBandwidth if the port guarantees resources by a policy of its network.
+    """Return the created port. Raises PortNeedsBandwidth if it got a resource request from its network's QoS policy.
 
-    The API has refused such networks, so this network must have got the policy after the API had checked it.
+    The API refuses networks with a QoS minimum bandwidth or packet rate. So the network got the policy after the API
+    had checked the network.
     """
     if port.resource_request:
         raise PortNeedsBandwidth(network_id=port.network_id)
@@ -286,7 +289,7 @@ def _bind_port(
         try:
             return client.bind(port, host=host, device_id=uuid, device_owner=owner, profile=profile, name=name)
         except PortChanged:
-            # Another process has changed the port since it was read, so the port is read again.
+            # Another client has changed the port since it was read. Read the port again and retry, up to TRIES times.
             if not left:
                 raise
             port = client.port(None, port.id)
@@ -328,7 +331,8 @@ def bind_devices(
     for port_id, profile in profiles.items():
         if port_id not in there:
             if port_id not in cached:
-                # The port was deleted before the server moved to this host, so the server has no interface for it.
+                # Skip a port that is neither in Neutron nor in the server's info cache: it was deleted before the
+                # server moved to this host, but the server still has its PCI request.
                 continue
             raise BuildAbort(instance_uuid=uuid, reason=PortNotFound(port_id=port_id).message)
         port = there[port_id]

@@ -4,13 +4,13 @@ The volume service requests these operations, because only the guest's host can 
 merge files that the guest uses.
 
 The steps of a create are switch_file and notify_volume_service. In ``switch_file`` the host switches the guest to a new
-file, which refers to the former file, and the server's row then names the new file. From this point on the snapshot is
-not undone, because the new file has all data even if it is unknown which file the guest uses. If the volume service
+file. The new file is an overlay with the former file as its backing file, and the server's row then names the new file.
+From this point on the snapshot is not undone: a guest that opens the new file sees all data. If the volume service
 rejects the snapshot in ``notify_volume_service``, the host merges the new file into the former one, and the snapshot
 fails.
 
-The steps of a delete are merge and notify_volume_service. Two files are merged into one. The guest writes to neither of
-the two files, so the server's row is not changed. The server gets no task state.
+The steps of a delete are merge and notify_volume_service. The host merges two files of the volume's backing chain. The
+guest reads these files and writes to another one, so the server's row is not changed. The server gets no task state.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SnapshotOutputs(Outputs):
     """Stored results of a snapshot operation.
 
     Attributes:
-        asked: True if the host may have received the call that switches the guest to the new file.
+        asked: True if this operation may already have called the host to switch the guest to the new file.
         done: True if the guest writes to the new file (create), or if the files are merged (delete).
         kept: True if it is certain that the guest writes to the former file.
         refused: True if the volume service rejected the snapshot.
@@ -69,7 +69,9 @@ class SnapshotOutputs(Outputs):
 
 
 def _ask(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dict[str, Any]) -> None:
-    """Call this method of the server's host with the arguments ``message`` (``_files`` or ``_merge``).
+    """Call the RPC method ``method`` of the server's host, with the server and ``message`` as its arguments.
+
+    ``message`` is the result of ``_files`` (create) or ``_merge`` (delete).
 
     Raises HostDown if an operator has forced the host down, because no guest runs on it then. Raises HostNotFenced if
     the host is down and may still run the guest, because it is then unknown which file the guest uses.
@@ -96,9 +98,10 @@ def _merge(work: Work[SnapshotOutputs]) -> dict[str, Any]:
 
 
 def _look(work: Work[SnapshotOutputs], method: HostMethod[..., Any], message: dict[str, Any]) -> Any:
-    """Call the host's undo method ``method``, and return its reply about the files, or None if the host is down.
+    """Call ``method`` on the server's host, to undo a step. Return the host's reply, or None if the host is down.
 
-    ``message`` has the further arguments of the method.
+    The reply is a dict that says whether the guest writes to the new file ('taken') or whether the files are merged
+    ('merged'). ``message`` has the further arguments of the method.
     """
     server = work.instance(fresh=True)
     return releases.ask_to_undo(work, server.host, method, instance=server, **message)
@@ -118,7 +121,7 @@ def switch_file(work: Work[SnapshotOutputs]) -> None:
         raise
     except HostDown as error:
         LOG.warning(
-            'The row of volume %s gets the new file %s, although the host could not be called: %s',
+            'Could not ask the host whether the guest writes to the snapshot file of volume %s; recording file %s: %s',
             args.volume_id,
             args.files['new'],
             error,
@@ -147,7 +150,11 @@ def _plan(work: Work[SnapshotOutputs]) -> None:
 
 
 def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[engine.Connection], object]:
-    """Return a function ``write(conn)`` that writes the name and format of the volume's file to the volume's row."""
+    """Return a function ``write(conn)`` that records in the server's volume row which file the guest now writes to.
+
+    ``name`` and ``format_`` of the file become part of the row's connection_info. The caller runs ``write`` in its own
+    transaction.
+    """
     volume = volume_of(work).in_file(name, format_)
     connector = volume.known_at.get(volume.host or '', {}).get('connector')
     text = volume.connection_info(work.instance_uuid, volume.host, volume.connection, connector)
@@ -155,10 +162,10 @@ def _is_in(work: Work[SnapshotOutputs], name: str, format_: str) -> Callable[[en
 
 
 def undo_switch_file(work: Work[SnapshotOutputs]) -> None:
-    """Ask the host which file the guest writes to. Write the new file to the server's row if the guest uses it.
+    """Ask the host which file the guest writes to. Record the new file in the server's row if the guest uses it.
 
-    If the host is down, the new file is written to the row, too. This is safe, because the new file always has all
-    data: it refers to the former file.
+    If the host is down, the new file is also recorded. This is safe, because the new file is an overlay with the former
+    file as its backing file: a guest that opens the new file sees all data.
     """
     if not work.outputs.done and not work.outputs.kept:
         answer = _look(work, Compute.undo_snapshot_volume, _files(work))
@@ -201,7 +208,7 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
     except KilonovaError as error:
-        raise Unanswered(who=f'host {work.instance().host}', reason=str(error)) from error
+        raise Unanswered(who=f'the snapshot merge on host {work.instance().host}', reason=str(error)) from error
     work.outputs.done, work.outputs.kept = False, True
     work.decide({}, write=_is_in(work, files['name'], files['format']))
     work.changed()
@@ -214,7 +221,8 @@ def _say_where(work: Work[SnapshotOutputs], why: str) -> None:
     """
     args = work.arguments(CreateSnapshotArguments)
     LOG.error(
-        'Data that server %s wrote to volume %s is in file %s, which the volume service does not know: %s',
+        'Data that server %s wrote to volume %s is in file %s, which the volume service does not know (%s). '
+        'An operator must merge the file, see docs/admin/volumes.md',
         work.instance_uuid,
         args.volume_id,
         args.files['new'],
@@ -257,7 +265,8 @@ class Create(OneVolume[SnapshotOutputs]):
         if not work.outputs.refused:
             _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
         if taken and not work.cancelled and not _is_taken(work):
-            # Cinder has rejected the snapshot, so the files should be merged. But a failed operation can't do this.
+            # Cinder has rejected the snapshot, but the guest writes to the new file. The host would have to merge the
+            # new file into the former file. A failed operation makes no such call to a host: an operator must do it.
             _say_where(work, "the server's host failed before")
             taken = False
         if taken:

@@ -1,7 +1,7 @@
 """Flow of a volume swap: attach_copy, copy, swap, merge_records.
 
 The volume service moves a volume of a running server to another back end. It has created a second volume, the copy, and
-requests that the guest uses the copy. The steps do the following:
+requests that the guest uses the copy. "The first volume" is the volume to be moved. The steps do the following:
 
 - ``attach_copy`` attaches the copy to the server's host. The first volume stays attached.
 - ``copy`` copies the data of the first volume, while the guest continues to write. After this step the hypervisor
@@ -39,8 +39,8 @@ class SwapOutputs(Outputs):
     """Stored results of a volume swap.
 
     Attributes:
-        columns: Columns that the volume's row in block_device_mapping gets when the guest uses the second volume.
-        swapped: True if the guest uses the second volume, or is to use it at its next start.
+        columns: Columns that the volume's row in block_device_mapping gets when the guest uses the copy.
+        swapped: True if the guest uses the copy, or is to use it at its next start.
     """
 
     columns: dict[str, Any] = field(default_factory=dict)
@@ -48,20 +48,20 @@ class SwapOutputs(Outputs):
 
 
 def attach_copy(work: Work[SwapOutputs]) -> None:
-    """Attach the second volume to the server's host, in addition to the first one."""
+    """Attach the copy to the server's host, in addition to the first volume."""
     args = work.arguments(SwapVolumeArguments)
     work.outputs.columns = {**volumes.attach_copy(work, volume_of(work), args.copy), **args.columns}
 
 
 def undo_attach_copy(work: Work[SwapOutputs]) -> None:
-    """Detach the second volume, and ask the volume service to delete the second volume."""
+    """Detach the copy, and ask the volume service to delete the copy."""
     args = work.arguments(SwapVolumeArguments)
     if not work.outputs.swapped:
         volumes.end_swap(work, args.volume_id, args.copy, has_copy=False)
 
 
 def copy(work: Work[SwapOutputs]) -> None:
-    """Ask the host to copy the first volume to the second volume.
+    """Ask the host to copy the data of the guest's volume to the second volume (block copy).
 
     After this step the hypervisor writes the guest's data to both volumes.
     """
@@ -78,13 +78,13 @@ def _message(work: Work[SwapOutputs]) -> dict[str, Any]:
 
 
 def undo_copy(work: Work[SwapOutputs]) -> None:
-    """Ask the host to end the copying and to disconnect the second volume."""
+    """Ask the host to end the block copy and to disconnect the copy."""
     if work.outputs.columns and not work.outputs.swapped:
         releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_copy_volume, **_message(work))
 
 
 def swap(work: Work[SwapOutputs]) -> None:
-    """Ask the host to switch the guest to the second volume. Write the second volume to the server's row.
+    """Ask the host to switch the guest to the copy (pivot). Record the copy in the server's volume row.
 
     If the host was forced down, only the row is written. Raises HostNotFenced if the host is down and may still run the
     guest, because in this case it is unknown which volume the guest uses.
@@ -112,10 +112,10 @@ def _write(work: Work[SwapOutputs], conn: engine.Connection) -> None:
 
 
 def undo_swap(work: Work[SwapOutputs]) -> None:
-    """Ask the host which volume the guest uses. If the guest uses the second volume, write it to the server's row.
+    """Ask the host which volume the guest uses. Record the copy in the server's volume row if the guest uses the copy.
 
-    If the host is down, the second volume is written to the row. An operation row is added (a pending release), and a
-    conductor calls the host later.
+    If the host is down, the copy is recorded too. This is safe, because during ``swap`` the copy has the same data as
+    the first volume. A conductor calls the host when it is up again (a pending release).
     """
     if not work.outputs.swapped:
         answer = releases.ask_to_undo(work, work.instance(fresh=True).host, Compute.undo_swap_volume, **_message(work))
@@ -126,9 +126,9 @@ def undo_swap(work: Work[SwapOutputs]) -> None:
 
 
 def merge_records(work: Work[SwapOutputs]) -> None:
-    """Ask the volume service to merge its records of the two volumes. End the operation.
+    """Ask Cinder to complete the volume migration, then end the operation.
 
-    The copy gets the id of the first volume.
+    In Cinder, the copy, which the guest uses now, gets the id of the volume that was swapped.
     """
     args = work.arguments(SwapVolumeArguments)
     volumes.swapped(work, args.volume_id, args.copy)

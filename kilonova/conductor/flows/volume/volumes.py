@@ -50,7 +50,8 @@ from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of tries to attach a multiattach volume while Cinder attaches it to other servers.
+# Maximum number of tries to attach a multiattach volume. Cinder may refuse to attach it while it attaches the volume to
+# another server.
 TURNS = 6
 # Seconds to wait after a request to create an attachment got no reply. After that time Cinder no longer creates it.
 LATE = 120.0
@@ -89,9 +90,9 @@ def going_with(volumes: Iterable[AttachedVolume]) -> list[str]:
 def attach_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> None:
     """Attach the requested volumes of a new server to the host of this attempt.
 
-    Repeated calls are safe. ``is_first`` is True if no request for the server was sent to the volume service yet.
-    Raises HostRejected if this host can't have a volume, but another host might. Raises VolumeInvalid or VolumeNotFound
-    if the server can't have a volume on any host.
+    Repeated calls are safe. ``is_first`` is True if no earlier call can have created attachments in Cinder, so that
+    they need not be searched. Raises HostRejected if this host can't have a volume, but another host might. Raises
+    VolumeInvalid or VolumeNotFound if the server can't have a volume on any host.
     """
     to_host(work, host.host, has_strays=not is_first)
 
@@ -191,10 +192,11 @@ def _write(work: Work[Any], write: Callable[[engine.Connection], object]) -> Non
 
 
 def _connector(work: Work[Any], server: objects.Instance, host: str) -> tuple[dict[str, Any], Sequence[str]]:
-    """Return the connector, which describes a host to the volume service, and device names for volumes without a name.
+    """Return the host's connector (its description for Cinder), and device names such as /dev/vdb.
 
-    The host returns the connector and the names. If the host is down, this function returns the connector that was
-    stored with earlier attachments, and no names. Raises HostDown if no connector was stored.
+    The host chooses one device name for each of the server's volumes that has none. If the host is down, this function
+    returns the connector that was stored with earlier attachments, and no device names. Raises HostDown if no connector
+    was stored.
     """
     try:
         said = work.query_host(host, Compute.prepare_volumes, instance=server)
@@ -267,8 +269,8 @@ def _make(
 def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
     """Write the columns in ``values`` to the row of a volume.
 
-    Raises Unanswered if another operation has changed the row since it was read. In this case, a new attachment in
-    ``values`` is not in any row, and the next try of the step deletes it in Cinder.
+    Raises Unanswered if another operation has changed the row since it was read, so that the step is retried. The retry
+    deletes all attachments of the server in Cinder that are in no row, such as a new one in ``values``.
     """
 
     def write(conn: engine.Connection) -> None:
@@ -279,7 +281,10 @@ def _put(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> 
 
 
 def _keep(work: Work[Any], volume: AttachedVolume, values: Mapping[str, Any]) -> None:
-    """Write a new attachment (the columns ``values``) to a volume's row, and delete the volume's former attachment."""
+    """Write a new attachment to a volume's row, then delete the volume's former attachment in Cinder.
+
+    ``values`` are the columns of the row that describe the new attachment.
+    """
     _put(work, volume, values)
     if volume.attachment_id is not None:
         _free(work, volume.attachment_id)
@@ -365,7 +370,10 @@ def _reserve(work: Work[Any], server: objects.Instance, volumes: Iterable[Attach
 
 
 def _name(server: objects.Instance, volume: AttachedVolume) -> str:
-    """Return the device name that a volume of a server without a host will have on the next host."""
+    """Return the device name, such as /dev/vdb, for a volume of a server that has no host.
+
+    On its next host, the server's disks get names in the order of the local disks and then of the volumes.
+    """
     bus = server.system_metadata.get(f'{SYSMETA_PREFIX}hw_disk_bus') or 'virtio'
     own = (not server.is_from_volume) + bool(server.flavor.ephemeral_gb) + bool(server.flavor.swap)
     _, names = disk_names.assign([bus] * own, [(one.bus or bus, one.device) for one in server.volumes])
@@ -478,7 +486,7 @@ def attach_copy(work: Work[Any], volume: AttachedVolume, copy_id: str) -> dict[s
     server = work.instance(fresh=True)
     _delete_unknown_attachments(work, server.volumes)
     connector, _names = _connector(work, server, server.host)
-    # Remove the stored connections, because they belong to the first volume and not to the copy.
+    # Leave out the stored connection data for each host (``known_at``): they are data of ``volume``, not of its copy.
     known = replace(volume, known_at={})
     made = _make(work, replace(known, volume_id=copy_id), server.host, connector, volume.device, is_complete=False)
     return {
@@ -585,8 +593,8 @@ class VolumeExtended(Flow[Outputs]):
     def may_end(self, work: Work[Outputs], error: Exception) -> bool:
         """Return whether the operation ends with this error instead of being retried.
 
-        The operation ends if it was cancelled, if the server or the volume is gone, or if the host refuses. After a
-        refusal the guest sees the new size at its next start.
+        The operation ends if it was cancelled, if the server or the volume no longer exists, or if the host refuses to
+        resize the guest's disk. After such a refusal the guest sees the new size at its next start.
         """
         return isinstance(error, (Cancelled, InstanceNotFound, VolumeNotFound, VolumeInvalid)) or (
             isinstance(error, KilonovaError) and not isinstance(error, Unanswered)

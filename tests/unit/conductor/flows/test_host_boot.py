@@ -158,7 +158,7 @@ def test_a_server_that_changes_while_its_host_is_asked_is_looked_at_again(planne
     site = planned
     site.answers['resume_guest'] = [{'is_running': False}]
     go(site)
-    assert len(site.rows()) == 1 and site.rows()[0].outputs['reason'].endswith('it changed meanwhile')
+    assert len(site.rows()) == 1 and site.rows()[0].outputs['reason'].endswith('its state was changed meanwhile')
 
 
 @pytest.mark.parametrize(
