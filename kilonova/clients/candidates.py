@@ -69,9 +69,9 @@ def merge_providers(one: list[Found], other: list[Found], either: bool) -> list[
 
 
 def merge_names(one: set[str], other: set[str], either: bool) -> set[str]:
-    """Merge two responses: return the names that are in at least one of them.
+    """Merge the sets of trait names in Placement's responses to the two parts of a query.
 
-    If ``either`` is False, return only names that are in each of the two responses.
+    Return the names that are in at least one set, or, if ``either`` is False, the names that are in both sets.
     """
     return one | other if either else one & other
 

@@ -84,7 +84,10 @@ class KeyManager:
 
 
 def _load(conf: cfg.ConfigOpts) -> tuple[Any, Any]:
-    """Return castellan's backend, and the function that creates the backend's credential from the options."""
+    """Import castellan, and return (its key manager, function that makes a credential for the key manager's calls).
+
+    The function has one parameter, the configuration: ``credential_factory(conf)``.
+    """
     from castellan import key_manager
     from castellan.common import utils
 

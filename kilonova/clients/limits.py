@@ -33,8 +33,8 @@ class LimitsClient:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        # Set the configuration of oslo.limit for the whole process: its functions read the module variable CONF and have
-        # no parameter for it.
+        # Set the configuration of oslo.limit for the whole process: its functions read the module variable CONF, and
+        # have no parameter for a configuration.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
 

@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 STATUS_DISABLED = 'COMPUTE_STATUS_DISABLED'
 MANAGED_PCI = 'COMPUTE_MANAGED_PCI_DEVICE'
 OWNER = 'OWNER_NOVA'
-# A compute reports only standard traits with these prefixes on its root provider, and removes them when they no longer
-# apply. Standard traits with other prefixes, such as HW_NIC_, stay on the provider: an operator has added them.
+# Standard traits with these prefixes are removed from a compute's root provider if the compute does not report them.
+# Standard traits with other prefixes stay on the provider, because an operator may have added them.
 OWNED_PREFIXES = ('COMPUTE_', 'HW_CPU_', 'OWNER_')
 INVENTORY_DEFAULTS = {'reserved': 0, 'min_unit': 1, 'max_unit': 2147483647, 'step_size': 1, 'allocation_ratio': 1.0}
 SYNC_ATTEMPTS = 4

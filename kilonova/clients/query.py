@@ -82,8 +82,8 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # The result has the objects that are in both responses. Send both queries without the parameter ``limit``, which
-        # could cut such an object off in one response.
+        # The result has the objects that are in both responses. Send both queries without the parameter ``limit``:
+        # with it, one response might lack such an object.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 

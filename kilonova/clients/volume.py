@@ -515,8 +515,8 @@ class VolumeClient(_Attachments):
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # The caller deletes these volumes. Check their metadata here again, in case Cinder has ignored the filter of the
-        # query and returned other volumes.
+        # The caller deletes these volumes. Check their metadata here again, in case Cinder has ignored the filter of
+        # the query and returned other volumes.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:
@@ -584,9 +584,9 @@ class VolumeClient(_Attachments):
     def complete_migration(self, volume_id: str, target_id: str, *, failed: bool) -> None:
         """End the migration of a volume, after a server's guest has switched to the migration's target volume.
 
-        Cinder gives the volume the data and the attachments of the target volume, and deletes the target volume. If
-        ``failed`` is True, the guest has not switched, and Cinder only deletes the target volume. In this case the
-        volume may have no attachments except those that the target volume has.
+        The volume keeps its id and gets the data and the attachments of the target volume. Cinder then deletes the
+        target volume. If ``failed`` is True, the guest has not switched, and Cinder only deletes the target volume.
+        Delete first the attachments of the volume that the guest does not use.
 
         Raises VolumeNotFound if one of the volumes does not exist, and VolumeInvalid if the target does not belong to
         this volume's migration.

@@ -38,7 +38,7 @@ from kilonova.db.queries import services
 
 @dataclass
 class _Cell:
-    """When the hosts of one cell have reported. A gap is a time in which no host of the cell reported.
+    """A record of when the hosts of one cell reported. A gap is a time in which no host of the cell reported.
 
     Attributes:
         since: Time when reports began to arrive after the last gap; None during a gap.
@@ -158,8 +158,8 @@ class HostLiveness:
         """Return the hosts that the scheduler left out since they did not report, but that may be up.
 
         If the result is not empty, the caller calls the scheduler again later, because one of these hosts may fit.
-        ``asked`` is when the caller called the scheduler, by the clock of ``now()``. If the last of these hosts has
-        reported again after ``asked``, the result is a list with one explanatory text instead of host names.
+        ``asked`` is when the caller called the scheduler, by the clock of ``now()``. If there were such hosts then and
+        none is left, for example since they report again, the result has one text instead of host names.
         """
         with db.read() as conn:
             quiet = services.quiet_hosts(conn, self._down_time)

@@ -116,8 +116,8 @@ class Leases:
                     lease.renewed = before
                     return
                 LOG.warning(
-                    'The lease in database %s expired; other conductors take over its operations, and this '
-                    'process continues with a new lease',
+                    'The lease of this process in database %s expired; other conductors take over its operations, and '
+                    'this process continues with a new lease',
                     lease.db.name,
                 )
                 lost, lease.owner, lease.renewed = lease.owner, uuidutils.generate_uuid(), None

@@ -19,8 +19,8 @@ from kilonova.rpc.interface import Client
 class Reports:
     """Writes the reports, by which hosts say that they are up, to the cell database.
 
-    ``compute`` is a client of ``rpc.compute.Compute`` without a version cap. It needs no cap, because each host that
-    sends such reports understands the message ``report_again``.
+    ``compute`` is the RPC client for computes. Its RPC version is not pinned to that of the oldest host, because each
+    host that sends such reports understands the message ``report_again``, the only one that is sent here.
     """
 
     def __init__(self, databases: Databases, compute: Client, service_down_time: float) -> None:
@@ -29,9 +29,9 @@ class Reports:
     def write(self, reports: dict[int, str]) -> None:
         """Write the reports of hosts in one transaction. ``reports`` is a dict from service id to host.
 
-        The report of a host that counts as down, or whose service record is gone, is not written, because it may have
-        waited in a queue after the host had died. Instead, the host is sent ``report_again``. It then reports by an RPC
-        call, and the reply to this call tells the host what it must check.
+        A report is not written if its host counts as down or its service record is deleted, because the report may have
+        waited in the message queue while the host died. Instead, the host gets the RPC message ``report_again``. If it
+        is up, it then reports by an RPC call. The reply to this call tells the host what it must check.
         """
         with self._databases.main().write() as conn:
             silent = services.report_together(conn, list(reports), self._down_time)

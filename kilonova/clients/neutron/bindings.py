@@ -14,9 +14,10 @@ from kilonova.clients.neutron.request import NeutronRequests
 
 @dataclass(frozen=True)
 class Binding:
-    """One of a port's bindings.
+    """One of a port's bindings. Each binding is for one host.
 
-    The active binding is for the host of the guest. Another binding is for a host to which the guest moves.
+    The active binding is for the host on which the guest is. During a live migration the port also has an inactive
+    binding for the destination.
     """
 
     host: str

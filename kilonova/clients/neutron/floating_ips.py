@@ -13,9 +13,9 @@ from kilonova.context import RequestContext
 
 @dataclass(frozen=True)
 class FloatingIp:
-    """A floating IP address, with the port and the fixed IP to which it is mapped.
+    """A floating IP address, with the port and the fixed IP with which it is associated.
 
-    Port and fixed IP are None if the floating IP is not mapped.
+    Port and fixed IP are None if the floating IP is not associated.
     """
 
     id: str
@@ -41,7 +41,7 @@ class FloatingIps(NeutronRequests):
     """The part of ``NetworkClient`` with the calls for floating IPs."""
 
     def floating_ips(self, port_ids: Iterable[str]) -> list[FloatingIp]:
-        """Return the floating IPs that are mapped to these ports."""
+        """Return the floating IPs that are associated with these ports."""
         return [FloatingIp.from_body(body) for body in self._list('floatingips', 'port_id', port_ids)]
 
     def floating_ip(self, ctxt: RequestContext, floating_id: str) -> FloatingIp:
@@ -72,15 +72,15 @@ class FloatingIps(NeutronRequests):
     def lead_to(
         self, ctxt: RequestContext, floating: FloatingIp, port_id: str | None, fixed_ip: str | None = None
     ) -> None:
-        """Map a floating IP to a port's address, or unmap it if ``port_id`` is None.
+        """Associate a floating IP with a fixed IP of a port, or disassociate it if ``port_id`` is None.
 
-        ``fixed_ip`` is one of the port's addresses; None lets Neutron choose.
+        ``fixed_ip`` is one of the port's fixed IPs. If it is None, Neutron chooses one.
 
         Raises:
             FloatingIpNotFound: No such floating IP exists.
             PortNotFound: No such port exists.
             NetworkInvalid: No router connects the networks of the floating IP and of the port.
-            NetworkConflict: Another floating IP is mapped to the port's address.
+            NetworkConflict: Another floating IP is associated with the fixed IP.
         """
         body = {'port_id': port_id, **({'fixed_ip_address': fixed_ip} if fixed_ip else {})}
         self._one(

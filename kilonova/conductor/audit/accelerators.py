@@ -28,7 +28,7 @@ from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 
 # Keys of a server's system metadata. Their values are the uuids to which Cyborg has bound the server's accelerator
-# requests: now (BOUND_TO), and before an unfinished move (BEFORE). Such a uuid is the server's or a migration's.
+# requests: now (BOUND_TO), and before an unconfirmed move (BEFORE). Such a uuid is the server's or a migration's.
 MARKS = (holder.BOUND_TO, holder.BEFORE)
 
 

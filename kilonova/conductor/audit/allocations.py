@@ -44,8 +44,8 @@ class _Side:
         flavor: Flavor that sets the amounts, or None.
         topology: NUMA topology, or None.
         from_volume: Whether the server boots from a volume. Its allocation then has no DISK_GB for a root disk.
-        devices: Rows of the devices that the server holds on the host. None if the server moves within one host, so
-            that the rows do not show whether a device belongs to the source or to the destination of the move.
+        devices: Rows of the devices that the server holds on the host. None if this is unknown: the server moves within
+            one host, and the database does not say which devices are those of the source.
     """
 
     what: str
@@ -63,8 +63,8 @@ class Allocations:
 
     Attributes:
         consumers: All allocations that were read, as {consumer uuid: {provider uuid: {resource class: amount}}}.
-        others: Resource providers of other services whose names contain PCI addresses, as {node: {PCI address: name of
-            the provider}}.
+        others: Devices that other services, such as Cyborg, report to Placement, as {node name: {PCI address: provider
+            name}}. The PCI addresses are parts of the provider names.
     """
 
     def __init__(self, placement: PlacementClient, wrong: Callable[[str], None]) -> None:
@@ -73,9 +73,10 @@ class Allocations:
         self.others: dict[str, dict[str, str]] = defaultdict(dict)
 
     def read(self, nodes: list[Row]) -> dict[str, dict[str, str]]:
-        """Return the resource providers of a cell's nodes, as {node: {provider uuid: PCI address or ''}}.
+        """Return the resource providers of a cell's compute nodes, and record their allocations in ``self.consumers``.
 
-        A provider that is not a device has ''. Also adds the allocations of these providers to ``consumers``.
+        The result is {node name: {provider uuid: PCI address}}. The PCI address is '' for a provider that stands for no
+        device of this node, such as the root provider.
         """
         trees: dict[str, dict[str, str]] = {}
         for node in nodes:
@@ -85,17 +86,17 @@ class Allocations:
                 name = provider['name']
                 tree[provider['uuid']] = _address(name[len(prefix) :].lower()) if name.startswith(prefix) else ''
                 if not tree[provider['uuid']]:
-                    # Cyborg's providers have the PCI address of the device in their names. Search the name for it.
+                    # The provider may be one of Cyborg's. Their names contain the PCI address of the device.
                     self.others[node['node']].update(dict.fromkeys(_ADDRESS.findall(name.lower()), name))
                 for consumer, held in self._placement.provider_allocations(provider['uuid']).items():
                     self.consumers[consumer][provider['uuid']] = held
         return trees
 
     def compare_cards(self, devices: list[Row]) -> None:
-        """Report devices that another service, such as Cyborg, offers in Placement as well.
+        """Report devices of Kilonova that another service, such as Cyborg, also has as resource providers in Placement.
 
-        ``devices`` are the device rows of a cell. A virtual function is also reported if another service offers the
-        card of the virtual function.
+        ``devices`` are the device rows of a cell. A virtual function (VF) is also reported if another service has its
+        physical function (PF).
         """
         found = {
             (device['host'], address, name)
@@ -184,9 +185,10 @@ def _wanted(side: _Side, pinning: bool = True) -> dict[str, int]:
 
 
 def _sides(server: dict[str, Any], move: dict[str, Any] | None, owned: list[dict[str, Any]]) -> Iterator[_Side]:
-    """Yield the server's allocation on its host and, if the server moves, the migration's allocation on the source.
+    """Yield the allocations that Placement should have for a server, according to the database.
 
-    ``move`` is the row of the migration, or None. ``owned`` are the rows of all devices that the server holds.
+    Yields the server's allocation on its host. If ``move``, the row of the server's migration, is not None, also yields
+    the migration's allocation on the source. ``owned`` are the rows of all devices that the server holds.
     """
     flavors, context = audit_rows.flavors(server['flavor']), audit_rows.context_of(server, move)
     new, old = audit_rows.devices_of(server, move, owned)
@@ -234,9 +236,9 @@ def amounts(
 
 
 def _provider_address(device: dict[str, Any]) -> str:
-    """Return the PCI address of the resource provider that counts a device.
+    """Return the PCI address of the resource provider whose inventory includes a device.
 
-    A VF is counted on the provider of its PF, and a mediated device on the provider of its parent device.
+    VFs are in the inventory of their PF's provider, and mediated devices in that of their parent device's provider.
     """
     parent = device['parent_addr'] if device['dev_type'] in {*CHILD_TYPES, MDEV} else None
     found: str = (parent or device['address']).lower()

@@ -73,9 +73,10 @@ def choose(work: EvacuateWork) -> None:
 
 
 def _follow_image(work: EvacuateWork) -> None:
-    """Replace the image in the evacuation's arguments by the image that the server has now.
+    """If the server has another image now than in the evacuation's arguments, replace the image in the arguments.
 
-    The two images differ if the evacuation was accepted while a rebuild ran, and this rebuild was undone afterwards.
+    The API stored the new image of a running rebuild if it accepted the evacuation during the rebuild. The server has
+    the old image again if the rebuild was then undone.
     """
     server = work.instance()
     kept = objects.ImageMeta.from_system_metadata(server.system_metadata, server.image_ref or None)
@@ -136,7 +137,7 @@ def undo_evacuate_instance(work: EvacuateWork) -> None:
     """Ask the chosen host to destroy the guest and to release its claim. Bind ports and volumes to the source again.
 
     Ports and volumes are kept if another host will be tried. If the chosen host is down and may run the guest, the undo
-    is retried until the host answers, because another host or a later evacuation would start a second guest.
+    is retried until the host answers or an operator forces it down: otherwise there could be a second guest.
     """
     if work.outputs.select is None:
         return
@@ -145,7 +146,8 @@ def undo_evacuate_instance(work: EvacuateWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # The host has a claim if the migration's row names it as the destination. Without a claim it starts no guest.
+        # Return True if the host may have started the guest: a host writes its name to the migration's row with its
+        # claim, before it starts the guest.
         return moved.dest_compute == host and not work.cancelled
 
     releases.ask_to_undo(

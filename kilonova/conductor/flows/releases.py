@@ -259,7 +259,7 @@ def _call_host(work: Work[Outputs]) -> None:
 
 
 def hosts_left(work: Work[Any]) -> list[str]:
-    """Return the hosts that may still run the server's guest, because they were down when they had to clean up.
+    """Return the hosts that may still run a guest of the server, because they have not cleaned up after an operation.
 
     These are the hosts of the server's pending releases. A host whose compute service an operator has forced down or
     deleted is left out, because no guest runs on it.
@@ -310,7 +310,8 @@ def _release_accelerators(work: Work[Outputs]) -> None:
 def ports_given(work: Work[Any]) -> set[str]:
     """Return the ids of the user's own ports that pending releases of the server have yet to unbind.
 
-    In Neutron these ports still belong to the server. They must be unbound, not deleted like ports made by Kilonova.
+    In Neutron these ports may still belong to the server. They must be unbound, not deleted like ports that Kilonova
+    created.
     """
     with engine.silence(), work.db.read() as conn:
         rows = operations.of_instance(conn, work.instance_uuid)

@@ -48,8 +48,10 @@ class ResizeOutputs(Rechosen):
     """Stored results of a resize.
 
     Attributes:
-        prep_resize: Reply of the destination to ``prep_resize``, whose key ``disk`` says where the disk is copied to.
-        resize_instance: Reply of the source to ``resize_instance``, a description of the disk for the destination.
+        prep_resize: Reply of the destination in the step ``prep_resize``: {'disk': MoveOffer}, where and how the source
+            must copy the disk (``virt.parts.moves``). None before.
+        resize_instance: Reply of the source in the step ``resize_instance``: a description of the copied disk for the
+            destination. None before.
     """
 
     prep_resize: dict[str, Any] | None = None

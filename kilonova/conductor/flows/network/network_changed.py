@@ -68,8 +68,8 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # The server has no host, and one of its ports was deleted. Wait until no operation of the server runs: a running
-        # move still reads the interfaces of deleted ports in the info cache, to release their resources.
+        # The server has no host, and one of its ports was deleted. Wait until no operation of the server runs: a
+        # running move still reads the interfaces of deleted ports in the info cache, to release their resources.
         releases.check_no_running_operation(work)
     if args.renamed:
         _name(client, ports, name_in_dns(row['hostname'] or ''))

@@ -20,9 +20,9 @@ from kilonova.objects.vif import Vif
 def drop(work: Work[Any], own: Sequence[str], keep: Collection[str] = ()) -> None:
     """Release all ports of the server, except the ports in ``keep``.
 
-    ``own`` are the ids of the ports that the user created, which are unbound. ``keep`` are the ids of ports in the info
-    cache. If the network service does not answer or refuses, an operation row is added (a pending release), and a
-    conductor releases the ports later.
+    ``own`` are the ids of the ports that the user created, which are unbound; other ports are deleted. ``keep`` are the
+    ids of the ports that the server keeps, which are in its info cache. If the network service does not answer or
+    refuses, an operation row is added (a pending release), and a conductor releases the ports later.
     """
     releases.now_or_later(
         work, 'Releasing ports', lambda: releases.give_back_ports(work, own, keep), lambda: release(work, own)
