@@ -1,4 +1,4 @@
-"""Networks and subnets of Neutron, and the guaranteed resources that QoS policies request for ports."""
+"""Networks and subnets of Neutron, and the minimum bandwidth and packet rate rules of QoS policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kilonova.clients.neutron.refusals import NetworkNotFound, body_of
 from kilonova.clients.neutron.request import NeutronRequests
 from kilonova.context import RequestContext
 
-# Types of QoS policy rules that guarantee resources to ports. Placement must allocate these resources.
+# Types of QoS policy rules that give ports a minimum bandwidth or packet rate, which Placement must allocate.
 BANDWIDTH, PACKET_RATE = 'minimum_bandwidth', 'minimum_packet_rate'
 GUARANTEES = (BANDWIDTH, PACKET_RATE)
 

@@ -384,7 +384,7 @@ def name_in_dns(hostname: str) -> str:
 
 
 def theirs(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a binding profile that the port's owner has set.
+    """Return the part of a port's binding profile that the port's owner has set, as a dict.
 
     Keys that compute services write, such as pci_slot and allocation (OUR_PROFILE), are left out.
     """

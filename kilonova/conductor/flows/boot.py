@@ -220,7 +220,7 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
     """Delete the operation row and the build request in the API database, and set the server's cell.
 
     After this transaction, the operation row in the cell is the valid one. Returns False, and writes nothing, if the
-    build request is gone, because the user has deleted the server.
+    build request does not exist any more, because the user has deleted the server.
     """
     with work.env.api.write() as conn:
         # The build request is deleted first, because this statement locks its row.

@@ -1,12 +1,12 @@
 """Resource requests of Neutron ports (QoS minimum bandwidth or packet rate), as allocations of servers in Placement.
 
-"The resources that a port guarantees" are those in its ``resource_request``. They are requested together with the
-server's host. If a port is attached or detached later, only the resources of this port are requested or released:
+Placement allocates the resources of the ports together with the server's host. If a port is attached or detached later,
+only the resources of this port are requested or released:
 
-    guarantees.ask(spec, ports)                           # before the scheduler is asked for a host
+    guarantees.ask(spec, ports)                           # before the scheduler is called
     guarantees.profile(port, choice.mappings)             # the part of the port's binding about the chosen providers
     guarantees.add(work, port_id, wanted, device)         # for one more port of a server on its host
-    guarantees.settle(work.env, uuid, classes, check)     # allocates exactly what the server's ports guarantee
+    guarantees.settle(work.env, uuid, classes, check)     # allocates exactly what the server's ports request
 
 Only Neutron defines these resource classes. Therefore all resources of such a class that a server holds belong to its
 ports, and the ``binding:profile`` of a port names the resource providers.
@@ -38,7 +38,7 @@ Mappings = Mapping[str, Sequence[str]]
 
 
 class NoRoomForPort(Conflict):
-    """The server's host does not have the resources that a port guarantees."""
+    """The server's host does not have the resources of a port's QoS resource request."""
 
     msg_fmt = 'Host %(host)s cannot guarantee the resources that port %(port_id)s requests: %(wanted)s.'
 
@@ -73,8 +73,8 @@ def with_groups(spec: objects.RequestSpec, groups: Mapping[str, Sequence[str]]) 
 def profile(port: Port, mappings: Mappings) -> dict[str, Any]:
     """Return the part of the port's binding:profile that names the resource providers which Placement chose.
 
-    ``mappings`` is a dict from request group to provider uuids. Returns {} if the port guarantees no resources. Raises
-    PortChanged if the port's guaranteed resources were changed after Placement was queried.
+    ``mappings`` is a dict from request group to provider uuids. Returns {} if the port has no resource request. Raises
+    PortChanged if the port's resource request was changed after Placement was queried.
     """
     wanted = PortResources.read(port.id, port.resource_request)
     try:
@@ -96,7 +96,7 @@ def add(
 ) -> dict[str, list[str]]:
     """Add the resources of one more port to the server's allocation, on resource providers of its host.
 
-    ``wanted`` are the resources that the port guarantees. Returns the chosen providers, as a dict from request group to
+    ``wanted`` is the port's QoS resource request. Returns the chosen providers, as a dict from request group to
     provider uuids. If ``device`` is not None, the port is a function of a PCI device, and only providers with a free
     function that fits this PCI request are chosen. Repeated calls are safe. Raises NoRoomForPort if no provider has the
     resources.
@@ -170,7 +170,7 @@ def settle(
     but: str | None = None,
     more: Mapping[str, Mapping[str, int]] | None = None,
 ) -> bool:
-    """Change the server's allocation so that its amounts of ``classes`` are the sum of what its ports guarantee.
+    """Change the server's allocation so that its amounts of ``classes`` are the sum of its ports' resource requests.
 
     The port with the id ``but`` is left out, and ``more``, {provider uuid: {resource class: amount}}, is added.
     ``check()`` is called before each write, and raises an error if the operation may not write any more. Repeated calls

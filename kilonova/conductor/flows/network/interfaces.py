@@ -1,9 +1,9 @@
 """Flows that attach an interface to an existing server, or detach one.
 
 The steps of an attach are allocate_port_resources, claim_function, create_or_bind_port and plug. First, Placement
-allocates the resources that the port guarantees. If the port is a function of a PCI device (SR-IOV), the host claims a
-function from the allocated resource provider. Then a new port is created, or the user's own port is bound, and the host
-plugs the port into the guest. A failure undoes all steps.
+allocates the port's QoS resources (such as minimum bandwidth). If the port is a function of a PCI device (SR-IOV), the
+host claims a function from the allocated resource provider. Then a new port is created, or the user's own port is
+bound, and the host plugs the port into the guest. A failure undoes all steps.
 
 The steps of a detach are unplug and free_port. If the guest does not release the interface, the operation ends and
 nothing is changed. After the guest has released the interface, nothing is undone: the port is deleted, or unbound if
@@ -114,7 +114,7 @@ class AttachOutputs(Outputs):
         vif: The new interface as the info cache stores it, or None while there is no port.
         profile: Part of the port's binding that names the claimed device; None if the port is not a function of a PCI
         device.
-        mappings: Resource providers of the resources that the port guarantees, as a dict from request group to uuids.
+        mappings: Resource providers for the port's QoS resource request, as a dict from request group to uuids.
     """
 
     vif: dict[str, Any] | None = None
@@ -134,19 +134,19 @@ def _port_id(work: Work[AttachOutputs]) -> str:
 
 
 def _wanted(work: Work[AttachOutputs]) -> PortResources | None:
-    """Return the resources that the port guarantees, or None if it guarantees none."""
+    """Return the port's QoS resource request (minimum bandwidth or packet rate), or None if the port has none."""
     return PortResources.read(_port_id(work), work.arguments(AttachInterfaceArguments).resources)
 
 
 def allocate_port_resources(work: Work[AttachOutputs]) -> None:
-    """Add the resources that the port guarantees to the server's allocation."""
+    """Add the resources of the port's QoS resource request, such as bandwidth, to the server's allocation."""
     wanted = _wanted(work)
     if wanted is not None:
         work.outputs.mappings = guarantees.add(work, _port_id(work), wanted, _request(work))
 
 
 def undo_allocate_port_resources(work: Work[AttachOutputs]) -> None:
-    """Remove the resources that the port guarantees from the server's allocation."""
+    """Remove the resources of the port's QoS resource request, such as bandwidth, from the server's allocation."""
     port_releases.drop_guarantees(work, _port_id(work), _wanted(work))
 
 

@@ -43,8 +43,8 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
     Args:
         work: The operation.
         host: The host of this attempt.
-        requests: PCI requests of ports that are functions of PCI devices, for which the host has claimed functions. If
-            None, such ports are bound to no host.
+        requests: PCI requests of SR-IOV ports, for which the host has claimed functions (VFs or PFs). If None, such
+            ports are bound to no host.
 
     Raises:
         PortBindingFailed: The network agent of the host can't bind a port.

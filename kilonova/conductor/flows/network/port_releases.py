@@ -53,7 +53,7 @@ def drop_one(work: Work[Any], vif: Vif) -> None:
 def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
     """Release the resources that the server holds in Placement for a port that is deleted or being detached.
 
-    ``wanted`` are the resources that the port guarantees, or None. If Placement or the network service does not answer
+    ``wanted`` is the port's QoS resource request, or None. If Placement or the network service does not answer
     or refuses, an operation row is added (a pending release), and a conductor releases the resources later.
     """
     if wanted is None:
@@ -69,7 +69,7 @@ def drop_guarantees(work: Work[Any], port_id: str, wanted: PortResources | None)
 def give_back_later(work: Work[Any], port_id: str, wanted: PortResources | None) -> None:
     """Add a pending release of the resources that the server holds in Placement for a port.
 
-    Does nothing if ``wanted`` is None, because the port guarantees no resources.
+    ``wanted`` is the port's QoS resource request. If it is None, nothing is done.
     """
     if wanted is not None:
         releases.add_release(work, PortResourcesRelease(resources_of=port_id, classes=sorted(wanted.classes)))

@@ -61,7 +61,7 @@ def undo_attach_copy(work: Work[SwapOutputs]) -> None:
 
 
 def copy(work: Work[SwapOutputs]) -> None:
-    """Ask the host to copy the data of the guest's volume to the second volume (block copy).
+    """Ask the host to copy the data of the first volume to the copy (block copy), while the guest runs.
 
     After this step the hypervisor writes the guest's data to both volumes.
     """
@@ -147,7 +147,7 @@ class Swap(OneVolume[SwapOutputs]):
     )
 
     def ended_badly(self, work: Work[SwapOutputs]) -> None:
-        """End a failed or cancelled swap. If the guest uses the second volume already, complete the swap."""
+        """End a failed or cancelled swap. If the guest uses the copy already, complete the swap."""
         args = work.arguments(SwapVolumeArguments)
         if work.outputs.swapped:
             volumes.end_swap(work, args.volume_id, args.copy, has_copy=True)
