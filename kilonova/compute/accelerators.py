@@ -57,11 +57,12 @@ class HostAccelerators:
     def devices(
         self, flavor: objects.Flavor, holder: str, *, has_ports: bool = False, ports: Collection[str] = ()
     ) -> list[objects.PciDevice]:
-        """Return the devices of the accelerator requests that are bound to the uuid ``holder``.
+        """Return the devices of the accelerator requests that Cyborg has bound to the uuid ``holder``.
 
-        ``holder`` is the uuid of the server or of its last migration (``accel.holder.of``). ``has_ports`` is True if
-        the server has ports that are accelerators. ``ports`` holds the uuids of the requests of those ports. The list
-        is empty if the flavor has no accelerators and ``has_ports`` is False.
+        ``holder`` is the server's uuid, or the uuid of the migration that brought the server to this host: each move
+        gets new requests, bound to the migration (``accel.holder.of``). ``has_ports`` is True if the server has ports
+        that are accelerators. ``ports`` holds the uuids of the requests of those ports. The result is empty if the
+        flavor has no device profile and ``has_ports`` is False.
 
         Raises:
             Unanswered: Cyborg does not answer.
@@ -134,7 +135,7 @@ class HostAccelerators:
             raise AcceleratorRequestBindingFailed(
                 instance_uuid=holder,
                 msg=f'{" and ".join(asks)} {"ask" if ports else "asks"} for {wanted} '
-                f'accelerators, but the server has {len(found)}',
+                f'accelerators, but the number of its accelerator requests in Cyborg is {len(found)}',
             )
         return found
 

@@ -56,7 +56,8 @@ class Usage:
 class HostCapacity:
     """The largest amounts that a host may give to its servers: its totals times the allocation ratios.
 
-    If an amount is None, the tracker does not limit it.
+    An amount is None if the node's Placement inventory does not have its resource class. The tracker then does not
+    limit this amount.
     """
 
     vcpus: float | None = None
@@ -107,16 +108,17 @@ class HostNumaCells:
         self._text: str | None = None
 
     def used(self, places: Places) -> objects.NUMATopology | None:
-        """Return the host's cells with the usage of its servers, or None if the host has no cells.
+        """Return the host's NUMA cells with the amounts that servers use on them, or None if it has none.
 
-        ``places`` are the servers' NUMA placements.
+        ``places`` are the NUMA placements of the host's servers.
         """
         return None if self.topology is None else numa.used(self.topology, places)
 
     def text(self, places: Places) -> str | None:
-        """Return the host's cells with the usage of its servers as JSON, or None if the host has no cells.
+        """Return the host's NUMA cells with the amounts that servers use on them, as JSON text.
 
-        ``places`` are the servers' NUMA placements. If they have not changed, the last text is returned again.
+        ``places`` are the NUMA placements of the host's servers. The text is only computed again if ``places`` has
+        changed since the last call. Return None if the host has no NUMA cells.
         """
         if self._text is None or list(map(id, self._places)) != list(map(id, places)):
             used = self.used(places)

@@ -153,7 +153,7 @@ class DeviceHealth:
         return {address: {DIRTY: NOT_YET} for address in addresses}
 
     def _clean_after(self) -> None:
-        # The thread that frees the devices holds the lock ``Tracker.writing``. Wait until the lock is free.
+        # Wait until the devices are free: the thread that frees them holds the lock ``Tracker.writing`` until then.
         with self._host.tracker.writing(self._ctxt()):
             pass
         self._clean_all()

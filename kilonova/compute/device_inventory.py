@@ -32,7 +32,7 @@ from kilonova.virt.inventory import RATIOS
 
 LOG = logging.getLogger(__name__)
 
-# Reasons that are removed when an operator enables a device.
+# Keys of ``extra_info`` that make a device unavailable. They are removed when an operator enables the device.
 ENABLED = (DISABLED, UNHEALTHY, *FAILED_KEYS)
 
 
@@ -50,8 +50,8 @@ class DeviceInventory:
         # A thread that needs both this lock and ``Tracker.writing`` must take this lock first.
         self._reserving = threading.Lock()
         host.tracker.leaving = self._leaving
-        # ``leave(addresses)`` is called for devices that are about to be freed.
-        # The result of ``leave`` is {address: {reason not to offer the device: text}}.
+        # ``leave(addresses)`` is called before devices are freed, and returns {address: {reason: text}} as for ``bar``.
+        # Devices in the result of ``leave`` are not offered to servers, for example because they must be cleaned first.
         self.leave: Callable[[Collection[str]], Mapping[str, Mapping[str, str | None]]] = lambda addresses: {}
 
     @property
@@ -134,10 +134,11 @@ class DeviceInventory:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Write the node's inventory and its devices to Placement.
 
-        Return a tuple of two dicts. The first maps the address of each device, physical function and parent of mediated
-        devices to the uuid of its provider. The second maps a network interface to the uuids of the providers that
-        Neutron's agents reported for it. ``leaving`` are the addresses of devices that are about to be freed. If
-        ``refresh`` is True, Placement's present data is read again, not taken from the cache.
+        Return two dicts. The first is {PCI address: uuid of the resource provider}, for devices, physical functions and
+        parents of mediated devices. The second is {name of a network interface: comma-separated uuids of the providers
+        that Neutron's agents reported for the interface}. ``leaving`` are the addresses of devices that are about to be
+        freed: unavailable devices among them are reserved in Placement already. If ``refresh`` is True, Placement's
+        present data is read again, not taken from the cache.
         """
         nodename, view = self._record.hypervisor_hostname, self.view(leaving)
         if view:
@@ -197,12 +198,12 @@ class DeviceInventory:
         ]
 
     def bar(self, ctxt: RequestContext, reasons: Mapping[str, Mapping[str, str | None]]) -> None:
-        """Add or remove reasons why devices are not offered.
+        """Make devices unavailable to servers for certain reasons, or remove such reasons.
 
-        ``reasons`` is a dict from address to a dict from reason to its text, or to None to remove the reason. Devices
-        that have left the host are ignored. When this method returns, the devices' rows and the free devices that
-        schedulers count are up to date. If Placement does not answer, it is updated at the next periodic update. Until
-        then this host refuses a server to which Placement allocates a device that is not offered.
+        ``reasons`` is {address: {reason: text}}. If the text is None, the reason is removed. Devices that have left the
+        host are ignored. The devices' rows and the node's numbers of free devices, which schedulers read, are written
+        before this method returns. If Placement does not answer, the next periodic update writes to Placement. If
+        Placement gives an unavailable device to a server before that, the server's claim on this host fails.
         """
         tracker = self._host.tracker
         with tracker.writing(ctxt):
@@ -226,10 +227,10 @@ class DeviceInventory:
             )
 
     def _mark(self, ctxt: RequestContext, placement: PlacementClient) -> None:
-        """Save Placement's present reserved amounts in the rows of devices that become unavailable.
+        """Save ``reserved`` of the unavailable devices' inventories in Placement, in the devices' rows.
 
-        Called before Placement reserves these devices, so that the earlier amounts can be restored when the devices are
-        offered again.
+        ``_tell`` then increases ``reserved``, so that no server gets these devices. When the devices are available
+        again, ``reserved`` is set back to the saved amount.
         """
         tracker = self._host.tracker
         before = self._before(placement, tracker.host_devices)
@@ -246,11 +247,12 @@ class DeviceInventory:
         return found
 
     def _leaving(self, addresses: Collection[str]) -> None:
-        """Write to Placement which devices must not be offered after they are freed.
+        """Reserve devices in Placement that must stay unavailable after they are freed.
 
-        The tracker calls this just before it frees the devices at ``addresses``, in a thread that holds
-        ``Tracker.writing``. The devices must be reserved in Placement now: the server's allocation is deleted a moment
-        later, and Placement would then offer the devices at once.
+        These are one_time_use devices, devices that must be cleaned first, and devices that are unavailable for another
+        reason. The tracker calls this before it frees the devices at ``addresses``, in a thread that holds
+        ``Tracker.writing``. Later, the server's allocation is deleted, and Placement would then offer devices that are
+        not reserved.
         """
         self.use_up(addresses)
         tracker, ctxt = self._host.tracker, self._ctxt()
@@ -300,7 +302,11 @@ def _facts(ctxt: RequestContext, uuid: str, text: str) -> dict[str, Any] | None:
     try:
         instance = records.instance(ctxt, uuid)
     except errors.ServerUnreadable as error:
-        LOG.error('No notification about the device of the server is sent: %s', error, instance_uuid=uuid)
+        LOG.error(
+            'The notification instance.device_barred is not sent, because the row of the server cannot be read: %s',
+            error,
+            instance_uuid=uuid,
+        )
         return None
     return None if instance is None else {'instance': instance, 'fault': errors.DeviceBarred(text)}
 

@@ -33,8 +33,7 @@ from kilonova.virt.parts.host import MdevUnavailable
 LOG = logging.getLogger(__name__)
 
 _GONE = 'its host no longer has it'
-# Maximum number of times that the waiting time is doubled, so that 2 ** n stays a small number.
-# The maximum of the waiting time is the option ``[devices]failed_rest_max``.
+# The waiting time is doubled at most 40 times, so that 2 ** n stays small. ``failed_rest_max`` limits it earlier.
 _MOST_DOUBLINGS = 40
 
 
@@ -55,16 +54,17 @@ class DeviceRest:
     ) -> None:
         self._host, self._book, self._health, self._ctxt, self.clock = host, book, health, ctxt, clock
         self._first, self._most = host.conf.devices.failed_rest, host.conf.devices.failed_rest_max
-        # Errors that were handled already. Several callers may pass the same error to ``failed``, one after the other.
+        # Errors whose devices were marked. Several callers may pass one error to ``failed``, which must count it once.
         self._seen: weakref.WeakSet[BaseException] = weakref.WeakSet()
         host.devices_failed, host.devices_used = self.failed, self.used
 
     def failed(self, ctxt: RequestContext, uuid: str, error: BaseException) -> None:
-        """Mark devices as failed that are named in an error or in one of its causes.
+        """Mark the devices that are named in ``error`` or in one of its causes as failed.
 
-        ``uuid`` is the server that was to get the devices. Three kinds of devices are not changed: devices that another
-        server holds, devices that this host does not manage, and failed devices whose waiting time is not over. Never
-        raises an error, because the caller is just handling ``error``.
+        ``uuid`` is the server that was to get the devices. No server gets a failed device during a waiting time, after
+        which the device is checked. Three kinds of named devices are not changed: devices that another server holds,
+        devices that this host does not manage, and devices whose waiting time is not over. Never raises an error,
+        because the caller is handling ``error``.
         """
         found = _devices_of(error)
         if found is None or found[0] in self._seen or not self._first:
@@ -140,8 +140,8 @@ class DeviceRest:
             return
         if not entry.removed:
             LOG.info('Device %s passed its check and is offered again', address)
-        # If the device has left the host, its row exists only because of the failure marks: remove all of these marks.
-        # If the device is present, keep only the number of failures.
+        # The device passed its check: remove its marks FAILED and FAILED_UNTIL, but keep its number of failures.
+        # If the device has left the host, remove also its number of failures: its row is needed only for these marks.
         names = FAILED_KEYS if entry.removed else (FAILED, FAILED_UNTIL)
         self._book.bar(ctxt, {address: dict.fromkeys(names)})
 

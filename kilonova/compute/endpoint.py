@@ -33,8 +33,9 @@ from kilonova.rpc.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Errors that do not mean that this host failed.
-# When a call ends with one of these errors, the conductor ends the operation, tries another host, or sends it again.
+# Errors of calls that do not mean that this host failed. They are logged at INFO, without an error notification.
+# After KeyGone and Cancelled no conductor needs the result. After HostRejected the conductor tries another host.
+# After ReleasePending and Stopping the conductor sends the same call again.
 EXPECTED = (errors.KeyGone, errors.Cancelled, errors.HostRejected, errors.ReleasePending, Stopping)
 
 _Act = TypeVar('_Act', bound=Callable[..., object])
@@ -187,17 +188,17 @@ class Order:
 
     def _told(self, op: HostTask, error: Exception) -> Exception:
         if isinstance(error, (Stopping, errors.ReleasePending)):
-            # The step has no result yet: the conductor must send the call again.
+            # Stopping and ReleasePending are no result of the step: the conductor must send the call again.
             return errors.Unanswered(error.message)
         verdict = self._behaviour.verdict
         return as_known(error if verdict is None else verdict(op, error))
 
 
 def as_known(error: Exception) -> Exception:
-    """Return the error as an instance of a class that the caller's process can rebuild.
+    """Return the error as an instance of a class in ``kilonova.errors``, which the caller's process can rebuild.
 
-    This is the class of the same name in ``kilonova.errors``, or else the nearest base class in that module. If the
-    error's ``cause`` is REQUEST and the cause of the class found is not, the result is an Invalid.
+    The class has the name of the error's class, or is its nearest base class in ``kilonova.errors``. If the error's
+    ``cause`` is REQUEST (no other host can help) and the found class has another cause, the result is an Invalid.
     """
     if not isinstance(error, errors.KilonovaError):
         return errors.KilonovaError(readable(error))
@@ -218,7 +219,7 @@ def as_known(error: Exception) -> Exception:
 def _log(method: str, key: str | None, error: Exception, uuid: str | None = None) -> None:
     what = method if key is None else f'{method} for step {key}'
     if isinstance(error, EXPECTED):
-        LOG.info('The call %s was not completed: %s', what, error, instance_uuid=uuid)
+        LOG.info('The RPC call %s to this host ended without a result: %s', what, error, instance_uuid=uuid)
     elif isinstance(error, errors.KilonovaError):
         LOG.error('%s failed: %s', what, error, instance_uuid=uuid)
     else:

@@ -26,18 +26,19 @@ LOG = logging.getLogger(__name__)
 
 # vm_states of servers whose guest must run.
 WANTED_RUNNING = (VmState.ACTIVE, VmState.RESIZED, VmState.RESCUED)
-# {vm_state of a server that has no operation: the power states that its guest may have}
+# {vm_state: power states that the guest may have}. With another power state, the server becomes STOPPED.
 KEPT = {
     VmState.ACTIVE: (PowerState.RUNNING, PowerState.PAUSED),
     VmState.PAUSED: (PowerState.RUNNING, PowerState.PAUSED),
     VmState.SUSPENDED: (PowerState.RUNNING, PowerState.PAUSED, PowerState.SUSPENDED),
 }
-# vm_states of servers whose guest must be off. A guest that still runs although its server has one of them is stopped.
-# This can happen, for example, if the guest's host was down when its server was soft-deleted.
+# vm_states of servers whose guest must be off. A guest that still runs is stopped again.
+# A guest may still run, for example, because its host was down when its server was soft-deleted.
 WANTED_OFF = (VmState.STOPPED, VmState.SOFT_DELETED, VmState.SHELVED)
+# vm_states of servers that are not compared with their guests.
 NOT_COMPARED = (VmState.BUILDING, VmState.ERROR)
 # Maximum seconds that this service, when it starts, spends on guests that fail to start.
-# After this time, the service tries no more guests, and conductors start the remaining guests later.
+# After PATIENCE seconds of failed starts, this service starts no more guests. Conductors start the others later.
 PATIENCE = 60.0
 UNTRIED = 'Not tried yet: other servers of its host took too long to fail'
 
@@ -114,7 +115,11 @@ class HostGuests:
         try:
             host.upcalls.resume_later(ctxt, host.name, failed, is_off=True)
         except VersionCapError as error:
-            LOG.warning('Servers that could not be started are marked as off, and are not tried again: %s', error)
+            LOG.warning(
+                'Conductors of the previous release cannot start servers later; servers whose start failed are marked '
+                'as off: %s',
+                error,
+            )
             for uuid in failed:
                 with host.locks.hold(uuid):
                     instance = records.instance(ctxt, uuid)
@@ -134,7 +139,11 @@ class HostGuests:
                 self._recount(ctxt, uuid)
                 instance = records.instance(ctxt, uuid)
             except errors.ServerUnreadable as error:
-                LOG.error('The server is not changed, because its row cannot be read: %s', error, instance_uuid=uuid)
+                LOG.error(
+                    'The guest of the server is not started, because the row of the server cannot be read: %s',
+                    error,
+                    instance_uuid=uuid,
+                )
                 instance = None
             if instance is not None and instance.host == host.name and not _is_right(instance, self._states()):
                 reason = self._restore(ctxt, instance)
@@ -155,7 +164,9 @@ class HostGuests:
                     self._sync_fresh(ctxt, seen.uuid)
                 except errors.ServerUnreadable as error:
                     LOG.error(
-                        'The server is not changed, because its row cannot be read: %s', error, instance_uuid=seen.uuid
+                        'The server is not compared with its guest, because the row of the server cannot be read: %s',
+                        error,
+                        instance_uuid=seen.uuid,
                     )
 
     def sync_one(self, uuid: str) -> bool:
@@ -219,7 +230,10 @@ class HostGuests:
         self._say_off(ctxt, instance, state)
 
     def _say_off(self, ctxt: RequestContext, instance: objects.Instance, power_state: int) -> None:
-        """Write that the guest is off. The vm_state becomes STOPPED, except for a resized or rescued server."""
+        """Record in the server's row that its guest is off.
+
+        The vm_state ACTIVE, PAUSED or SUSPENDED becomes STOPPED. Another vm_state, such as RESIZED, stays as it is.
+        """
         save = objects.Save(
             instance_uuid=instance.uuid,
             values={'power_state': int(power_state)},
@@ -242,7 +256,7 @@ class HostGuests:
         host = self._host
         with host.locks.hold(uuid):
             if uuid in host.interrupted or uuid in records.busy(ctxt, host.name):
-                # Skip this server: ``look_again`` may have to start its guest, or the server may have to be deleted.
+                # The server is in an operation. The operation or ``look_again`` decides whether its guest runs.
                 return False
             fresh = records.instance(ctxt, uuid)
             if fresh is None or fresh.host != host.name:
@@ -270,7 +284,8 @@ class HostGuests:
             )
             if (wanted and not there) or (instance.vm_state in KEPT and not wanted and there):
                 LOG.warning(
-                    'Instance is %s and its guest is in power state %s; only the power state is recorded',
+                    'Instance is %s and its guest is in power state %s; recording the power state without changing the '
+                    'vm_state or the guest',
                     instance.vm_state,
                     state,
                     instance_uuid=instance.uuid,
@@ -293,7 +308,7 @@ def _save(ctxt: RequestContext, host: ComputeHost, save: objects.Save) -> None:
         host.upcalls.save(ctxt, save)
     except errors.Conflict as error:
         LOG.info(
-            'The state of the guest was not written, because the server was changed meanwhile: %s',
+            'The state of the guest was not written, because another request changed the server at the same time: %s',
             error,
             instance_uuid=save.instance_uuid,
         )
@@ -329,7 +344,10 @@ def _devices(host: ComputeHost, instance: objects.Instance) -> list[objects.PciD
 
 
 def _is_right(instance: objects.Instance, states: dict[str, int]) -> bool:
-    """Return True if the server's guest runs, or if it need not run. In both cases the guest is not started again."""
+    """Return True if the guest need not be started, because it runs or because its server need not run.
+
+    ``states`` is {server uuid: power state of its guest in the hypervisor}. A server that is not in it has no guest.
+    """
     state = states.get(instance.uuid, int(PowerState.SHUTDOWN))
     if instance.vm_state in KEPT:
         return not _is_off(instance, state)

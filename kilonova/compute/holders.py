@@ -31,7 +31,7 @@ class Holders:
 
     def __init__(self, driver: ComputeDriver, tracker: Tracker, locks: NamedLocks) -> None:
         self._driver, self._tracker, self._locks = driver, tracker, locks
-        # Guests that are being started, as {server uuid: addresses of devices that no other guest may get}.
+        # Guests that are being started: {server uuid: PCI addresses that no other guest may get during the start}.
         self._starting: dict[str, frozenset[str]] = {}
         self._lock = threading.Lock()
 
@@ -56,9 +56,9 @@ class Holders:
     def _begin(self, uuid: str, related: Mapping[str, frozenset[str]], addresses: frozenset[str]) -> None:
         """Record that a server's guest is about to get devices.
 
-        ``related`` is a dict from each wanted device to the addresses of the device and of related devices, and
-        ``addresses`` are all these addresses. Raises DevicesFailed if another server, or another guest that is being
-        started, has one of them.
+        ``related`` is {address of a wanted device: addresses of the device, its parent, its parts and its IOMMU group}.
+        ``addresses`` are all these addresses. Raises DevicesFailed if another server holds one of them, or if another
+        guest that is being started has one of the wanted devices.
         """
         with self._lock:
             for entry in self._tracker.host_devices.entries.values():
@@ -79,9 +79,10 @@ def _name(domain: DomainInfo, ours: bool) -> str:
 
 
 def _refused(related: Mapping[str, frozenset[str]], held: Iterable[str], holder: str) -> errors.DevicesFailed:
-    """Return the error for devices that a guest can't get, because ``holder`` has the devices at addresses ``held``.
+    """Return the error for devices that a guest can't get, because ``holder`` has them or devices related to them.
 
-    ``related`` is a dict from the address of each wanted device to the addresses of the device and of related devices.
+    ``related`` is {address of a wanted device: addresses of the device, its parent, its parts and its IOMMU group}.
+    ``held`` are the addresses that ``holder`` has. ``holder`` is a text such as 'server UUID'.
     """
     taken = sorted(held)
     return errors.DevicesFailed(

@@ -43,9 +43,9 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 10.0)
 
 
 class Stopping(errors.Unanswered):
-    """The error of a call that is not answered before this process ends.
+    """The error of a step that waits for an answer of the conductor while this process is ending.
 
-    Nothing is undone, because the next process of this host runs the step again.
+    The step's work is not undone, because the next process of this host runs the step again.
     """
 
 
@@ -84,7 +84,7 @@ class Upcalls:
 
     def __init__(self, client: ConductorClient, stopping: threading.Event, pauses: tuple[float, ...] = PAUSES) -> None:
         self._client, self._stopping, self._pauses = client, stopping, pauses
-        # {server uuid: the power state that this host has written since the last step for the server began}
+        # {server uuid: power state that this host wrote since the server's last step began}, for ``Hypervisor``.
         self.power_states: dict[str, int] = {}
 
     def check_key(self, ctxt: RequestContext, key: str, host: str, undo: bool = False) -> object:
@@ -125,11 +125,11 @@ class Upcalls:
         profiles: Mapping[str, Mapping[str, Any]],
         check: Callable[[], None],
     ) -> list[dict[str, Any]]:
-        """Bind ports of a server to devices that this host claimed, and return the server's interfaces.
+        """Let the conductor bind ports of a server to devices that this host claimed. Return the server's interfaces.
 
-        ``profiles`` is a dict from port id to the binding profile of the port's device. The call returns after the
-        network service has bound the ports. ``check()`` is called before each send, and an error that it raises ends
-        the retries.
+        ``profiles`` is {port id: binding profile of the port's device}. The conductor answers after Neutron has bound
+        the ports. If it does not answer, the call is sent again. ``check()`` is called before each send and may raise
+        an error, so that the call is not sent again.
 
         Raises:
             HostRejected: The ports can't be bound on this host; another host may take the server.
@@ -163,9 +163,17 @@ class Upcalls:
             except errors.Unanswered as error:
                 pause = self._pauses[min(asked, len(self._pauses) - 1)]
                 asked += 1
-                LOG.warning('The conductor did not answer the %s (%s); asking again in %s s', what, error, pause)
+                LOG.warning(
+                    'The conductor did not answer a request of this host (%s): %s; sending the request again in %s s',
+                    what,
+                    error,
+                    pause,
+                )
                 if self._stopping.wait(pause):
-                    raise Stopping(who='conductor', reason=f'this host stops before the {what} is answered') from error
+                    raise Stopping(
+                        who='conductor',
+                        reason=f'the service on this host stops before the {what} is answered by the conductor',
+                    ) from error
 
 
 @dataclass
@@ -187,8 +195,9 @@ class ComputeHost:
     before_use: Callable[[RequestContext, list[objects.PciDevice]], None] = lambda ctxt, devices: None
     accelerators: HostAccelerators = field(default_factory=lambda: HostAccelerators(None, 0))
     ports: HostPorts = field(default_factory=HostPorts)
-    # ``devices_failed`` is called after an error, and ``devices_used`` after a step has succeeded (``DeviceRest``).
+    # ``devices_failed(ctxt, server uuid, error)`` is called after a step has failed. DeviceRest sets this function.
     devices_failed: Callable[[RequestContext, str, BaseException], None] = lambda ctxt, uuid, error: None
+    # ``devices_used(ctxt, server uuid)`` is called after a step has succeeded. DeviceRest sets this function.
     devices_used: Callable[[RequestContext, str], None] = lambda ctxt, uuid: None
     # Uuids of servers with an operation that was running when this process started (``HostGuests``).
     interrupted: set[str] = field(default_factory=set)
@@ -318,10 +327,9 @@ def image_of(instance: objects.Instance, image: dict[str, Any] | None = None) ->
 
 
 def must_run_after_move(instance: objects.Instance) -> bool:
-    """Return whether the guest must be started after a move, because the server was ACTIVE before the move.
+    """Return True if the server was ACTIVE before its move and is not being deleted. Its guest is then started.
 
-    Return False if the server is being deleted. Conductors use a similar rule, ``conductor.flows.moving.had_guest``,
-    which is also true for a paused guest.
+    Conductors use ``conductor.flows.moving.had_guest`` instead, which is also True if the server was PAUSED.
     """
     return (
         metadata(instance).get('old_vm_state') or instance.vm_state

@@ -36,21 +36,22 @@ LOG = logging.getLogger(__name__)
 AUTO = 'AUTO: '
 # Seconds from a message about a guest to the guest's check, so that several messages about a change lead to one check.
 SETTLE = 0.2
-# Seconds between two checks whether the step that this host runs for the guest's server has ended.
+# Seconds until the next try to compare a guest with its server, if a step for the server runs on this host.
 ORDER_LOOK = 0.5
-# Pauses in seconds between the checks whether the server's operation has ended.
-# If the operation has not ended at the last check, only the periodic comparison of all guests looks at the guest.
+# Pauses in seconds between the tries to compare a guest with its server, if the server is in an operation.
+# After the last pause of BUSY_LOOKS, the guest is compared only by the periodic comparison of all guests.
 BUSY_LOOKS = (1, 2, 5, 10, 20, 30, 60)
 
 
 @dataclass
 class _PendingCheck:
-    """A planned comparison of a guest with its server.
+    """A planned comparison of a guest with its server, after a message about a change of the guest.
 
     ``due`` is the time of the comparison. ``tries`` counts how often it was postponed because the server was in an
     operation.
 
-    ``during_order`` is True if all messages about the guest came while a step of this host held the server's lock.
+    ``during_order`` is True if all messages about the guest came while a step of this host held the server's lock. The
+    change is then a part of the step, so no comparison is needed unless the step wrote another power state.
     """
 
     due: float
@@ -156,13 +157,13 @@ class Hypervisor:
         """Compare one guest with its server's row. Return None when that is done, or the seconds until the next try."""
         host = self._host
         if not host.tracker.sides(uuid):
-            return None  # The guest belongs to no server of this host, or its server was deleted meanwhile.
+            return None  # Nothing to compare: no server on this host has this guest, or the server was deleted.
         if host.locks.is_held(uuid):
             return ORDER_LOOK
         try:
             state = host.driver.guests.get_info(objects.Instance(uuid=uuid))
         except HypervisorUnavailable:
-            return None  # Nothing is lost: all guests are compared when the hypervisor answers again.
+            return None  # The hypervisor does not answer. All guests are compared when it answers again.
         told = host.upcalls.power_states.get(uuid)
         if told == state or (told is None and check.during_order):
             return None
@@ -182,7 +183,11 @@ class Hypervisor:
         concurrency.spawn(self._keep_telling, name='hypervisor')
 
     def _keep_telling(self) -> None:
-        """Write the service record until it is up to date, and compare all guests if driver messages were missed."""
+        """Write the hypervisor's state to the service record, until the record has the latest state.
+
+        A failed write is repeated after a pause. If messages of the driver about guests were missed, also compare all
+        guests with their servers.
+        """
         failed = 0
         while not self._stopping.is_set():
             with self._lock:

@@ -131,7 +131,7 @@ class TaskRegistry:
         finally:
             with self._lock:
                 del self._running[name]
-                # Unanswered is not a final outcome: the service that was silent may answer when the call is repeated.
+                # Do not store Unanswered as the task's result: the same task may succeed if the call is repeated.
                 final = remember_errors and not isinstance(work.error, errors.Unanswered)
                 if work.error is None or final:
                     self._finished[name] = (self._clock(), work)

@@ -97,9 +97,9 @@ class Leftovers:
         )
 
     def _deleted(self, uuids: Iterable[str], seconds: float) -> Iterator[objects.Instance]:
-        """Yield the servers among these uuids that were deleted ``seconds`` ago or earlier.
+        """Yield the servers among ``uuids`` that were deleted at least ``seconds`` ago.
 
-        Servers in the tracker are skipped without a query, because they are not deleted.
+        A server with a claim in the tracker is not deleted. Such servers are skipped without a query.
         """
         strangers = sorted(uuid for uuid in uuids if not self._host.tracker.sides(uuid))
         for begin in range(0, len(strangers), BATCH):

@@ -247,7 +247,11 @@ class ComputeManager:
             self.guests.await_hypervisor(error)
             self._told = True
         except (errors.Unanswered, VersionCapError) as silent:
-            LOG.info('Could not record for the servers of this host that they wait for the hypervisor: %s', silent)
+            LOG.info(
+                'The conductor could not record that servers of this host wait for the hypervisor; trying again at the '
+                'next try to start this service: %s',
+                silent,
+            )
 
     # -- methods of ``rpc.compute`` that need more than ``ComputeHost`` ------------------------------------------------
     def cancel(self, ctxt: RequestContext, key_prefix: str) -> None:
@@ -255,7 +259,9 @@ class ComputeManager:
 
         Each task stops at its next check for cancellation. This method does not wait for it.
         """
-        LOG.info('Cancelled %d running calls of operation step %s', self.keys.cancel(key_prefix), key_prefix)
+        LOG.info(
+            'Cancelled %d running tasks whose operation key begins with %s', self.keys.cancel(key_prefix), key_prefix
+        )
 
     def report_again(self, ctxt: RequestContext) -> None:
         """Send the next heartbeat of this host as a call that a conductor answers.
