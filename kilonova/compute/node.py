@@ -136,7 +136,8 @@ class Node:
                 moving = records.instance(ctxt, uuid)
             except errors.ServerUnreadable as error:
                 LOG.error(
-                    'The resources of migration %s on this host are not counted: %s',
+                    'The tracker does not count the resources of migration %s on this host, because the row of the '
+                    'server cannot be read: %s',
                     migration.uuid,
                     error,
                     instance_uuid=uuid,
@@ -166,7 +167,7 @@ class Node:
                     instance.uuid, RUN, instance.flavor, topology=move.place_of(instance), from_volume=from_volume
                 )
         else:
-            # The server's new flavor is not known before ``finish_resize``, which records the flavor in the tracker.
+            # Until ``finish_resize`` records the new flavor, the amounts of the claim are unknown: the flavor is None.
             tracker.adopt(
                 instance.uuid,
                 claim_key(migration),
@@ -201,11 +202,14 @@ class Node:
         self._report(ctxt, host.driver.host.get_available_resource(), refresh=refresh)
 
     def follow(self) -> None:
-        """Write the disabled state of the service record to Placement if it differs from what was written last."""
+        """Copy the disabled state of the service record to Placement, as the trait COMPUTE_STATUS_DISABLED of the node.
+
+        Nothing is written if the state has not changed since the last write.
+        """
         placement, ctxt = self._placement, self._ctxt()
         if placement is None:
             return
-        # The record is read while the lock is held, so that an older state never replaces a newer one in Placement.
+        # Read the service record while holding ``_disabling``, so that Placement never gets an older state last.
         with self._disabling:
             try:
                 disabled = objects.Service.get_by_args(ctxt, self._host.name, records.BINARY).disabled
@@ -238,7 +242,8 @@ class Node:
                 self._heal(ctxt, self._placement, providers)
             except Exception:
                 LOG.exception(
-                    'Comparing the devices of servers with Placement failed; it is retried at the next periodic update'
+                    'Comparing the devices of servers with Placement allocations failed; the comparison is repeated at '
+                    'the next periodic update'
                 )
         if refresh:
             self._refreshed = self._clock()
@@ -283,11 +288,11 @@ class Node:
 
     # -- repair of servers' allocations in Placement -------------------------------------------------------------------
     def _heal(self, ctxt: RequestContext, placement: PlacementClient, providers: dict[str, str]) -> None:
-        """Add devices that servers hold on this host to the servers' Placement allocations if they are missing there.
+        """Add PCI devices that servers hold on this host to their Placement allocations, if the allocations lack them.
 
-        The first call compares all servers that have devices. Later calls compare only servers that lacked a device,
-        that could not be compared, or whose devices were not allocated by the scheduler. After a failure the next
-        update tries again.
+        The first call compares all servers that have devices. Later calls compare a server if its allocations lacked a
+        device, if it could not be compared, or if the scheduler did not allocate its devices in Placement. After a
+        failure the next update tries again.
         """
         view = self.book.view()
         held = pci_placement.in_use(view)
@@ -303,8 +308,8 @@ class Node:
         except errors.KilonovaError as error:
             self._warn(open_ & self._doubted, held, error)
             return
-        # If an operation of a server begins from now on, it changes or deletes the server's allocations.
-        # A later write to Placement then fails, because it names an older generation of the server's allocations.
+        # Read the held devices again, after the allocations, because an operation may have changed them in between.
+        # If an operation changes a server's allocations later, their generation changes, so that ``_add`` fails.
         now = pci_placement.in_use(self.book.view()) if still else {}
         for uuid in still:
             if now.get(uuid) != held[uuid]:
@@ -332,9 +337,9 @@ class Node:
     ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         """Return the servers whose Placement allocations lack devices that the servers hold.
 
-        The result is a dict from server uuid to a tuple: Placement's answer with the server's allocations, and the
-        missing amounts as {provider: {resource class: amount}}. ``held`` and ``wanted`` are dicts by server uuid: the
-        devices that each server holds, and the amounts that its allocations must have.
+        The result is {server uuid: (Placement's answer with the server's allocations, missing amounts)}. ``held`` is
+        {server uuid: devices that the server holds}. ``wanted`` is {server uuid: amounts of these devices}. Missing and
+        wanted amounts have the form {provider uuid: {resource class: amount}}.
         """
         lacking = {}
         for uuid, instance in self._at_rest(ctxt, uuids).items():
@@ -390,9 +395,9 @@ class Node:
         }
         try:
             for provider_uuid in used_up.values():
-                # A one_time_use device that was used is fully reserved in Placement.
-                # Set the device's reserved amount to 0 for a moment, so that Placement accepts the allocation.
-                # Afterwards, the method ``use_up`` reserves the device in Placement again.
+                # A used one_time_use device is fully reserved in Placement, which would refuse its missing allocation.
+                # Set the reserved amount of the used one_time_use device to 0 until its missing allocation is written.
+                # When the allocation is written, ``use_up`` reserves the one_time_use device again.
                 inventory, generation = placement.get_inventory(provider_uuid)
                 placement.set_inventory(
                     provider_uuid, generation, {name: {**given, 'reserved': 0} for name, given in inventory.items()}
@@ -408,13 +413,20 @@ class Node:
             self.book.use_up(used_up)
 
     def _is_right(self, uuid: str, devices: Held) -> None:
-        """Record that the Placement allocations of a server are right: they contain ``devices``, its PCI devices."""
+        """Record that a server's Placement allocations contain ``devices``, the PCI devices that it holds.
+
+        The server is then not compared with Placement again until its devices change.
+        """
         self._allocated[uuid] = devices
         self._doubted.discard(uuid)
         self._warned.discard(uuid)
 
     def _warn(self, uuids: Collection[str], held: dict[str, Held], why: object) -> None:
-        """Log that allocations may lack devices: the first time for a server as a warning, later at DEBUG."""
+        """Log that the Placement allocations of these servers may lack devices: first as a warning, later at DEBUG.
+
+        ``held`` is {server uuid: devices that the server holds}. ``why`` is the reason why missing devices were not
+        added.
+        """
         for uuid in sorted(uuids):
             LOG.log(
                 logging.DEBUG if uuid in self._warned else logging.WARNING,

@@ -45,16 +45,16 @@ DETAILS_LIMIT, TRACE_LIMIT = 4096, 16384
 Reply = Mapping[str, object]
 # {column of a database row: value}
 Columns = Mapping[str, object]
-# {column of instance_extra: JSON text, or None}
+# {column of instance_extra: JSON text to write, or None to write NULL}
 Extra = Mapping[str, str | None]
 
 
 class StepCheck(enum.Enum):
-    """The check that a step makes before it changes anything.
+    """The check that a host makes before a step changes anything: must the step still be done?
 
-    - STEP: ask the conductor whether the operation is still at this step of this attempt.
+    - STEP: ask the conductor whether the operation is still at this step and attempt.
     - UNDO: ask the conductor whether the operation is undoing this step.
-    - WRITE: make no call, because the step's first write (a claim or a save) makes the check.
+    - WRITE: do not ask first. The step's first write (a claim or a save) fails if the operation has left the step.
     """
 
     STEP = 'step'
@@ -102,7 +102,8 @@ class ClaimFields(_WrittenArguments, total=False):
 class Undone(TypedDict, total=False):
     """The optional fields of the message with which a host reports that it has undone its work for a step.
 
-    ``event`` is the finished event of the instance action. ``undone`` is the reason why the work was undone.
+    ``event`` is the finished event of the instance action. ``undone`` is the reason why the host undid the work, as
+    text. Later calls for this step and attempt on the host are refused with this text.
     """
 
     event: ActionEvent
@@ -110,7 +111,7 @@ class Undone(TypedDict, total=False):
 
 
 class SaveFields(_WrittenArguments, Undone, total=False):
-    """The optional fields of a save, the message with which a host reports the result of a step to the conductor.
+    """The optional fields of ``objects.Save``, the message with which a host reports a step's result to the conductor.
 
     The fields are attributes of ``db.queries.claims.SaveWrite``.
     """
@@ -160,7 +161,7 @@ class HostTask:
         self.host, self.ctxt, self.instance = host, ctxt, instance
         self.key, self.check = work.key, work.check
         self.error: Exception | None = None
-        # True after a save of this step has also written the event of the instance action.
+        # True after a save of this step has written the event of the instance action. It is written only once.
         self.has_told = False
         self._checks = checks
         self._undos: list[tuple[Callable[..., object], tuple[object, ...]]] = []
@@ -241,10 +242,11 @@ class HostTask:
                 try:
                     func(*args)
                 except errors.KeyGone as gone:
-                    # The conductor no longer waits for this step, so stop here.
-                    # The conductor's undo or the next start of this host removes what this undo has left.
+                    # The operation has left this step, so this undo function stops early. The others are still called.
+                    # What the function has not undone is undone by the conductor's undo or at the host's next start.
                     LOG.info(
-                        'The undo of the step %s was not completed (function %s): %s',
+                        'The undo of the step %s was not completed (function %s); the conductor or the next start of '
+                        'this host completes it: %s',
                         name,
                         getattr(func, '__name__', func),
                         gone,
@@ -260,7 +262,11 @@ class HostTask:
             raise
 
     def undo(self, func: Callable[..., object], *args: object) -> None:
-        """Register ``func(*args)`` as an undo of work that follows. It must do no harm if the work was never done."""
+        """Register ``func(*args)`` to undo the work that the step does next.
+
+        If the step fails, the registered functions are called in reverse order. ``func`` must do no harm if the work
+        was not done.
+        """
         self._undos.append((func, args))
 
     @property
@@ -330,7 +336,7 @@ class HostTask:
     def _write_claim(self, plan: ClaimPlan, side: str, extra: Extra, fields: ClaimFields) -> None:
         tracker, host = self.host.tracker, self.host
         if side == RUN and plan.topology is not None:
-            # A server of this host has its NUMA placement in instance_extra, a moving server in its migration context.
+            # The claim RUN has its NUMA placement in instance_extra, a move's claim in the migration context.
             extra = {**extra, 'numa_topology': plan.topology.to_json()}
         usage = tracker.usage(plan)
         try:
@@ -348,7 +354,7 @@ class HostTask:
                 ),
             )
         except errors.ClaimConflict as error:
-            # Another writer changed device rows of this node, so the tracker's copy is out of date.
+            # ClaimConflict: another process changed this node's device rows, so the tracker must read them again.
             tracker.abort(plan)
             tracker.distrust()
             raise errors.HostRejected(reason='Claim pci failed') from error
@@ -386,10 +392,10 @@ class HostTask:
             )
 
     def group_of(self, request_spec: objects.RequestSpec | None) -> dict[str, str] | None:
-        """Return {'uuid': the server's group, 'host': this host}, for the final check of the group's policy.
+        """Return {'uuid': the server's group, 'host': this host}, with which the conductor checks the group's policy.
 
-        The conductor makes the check when it writes the claim. Return None if the server has no group, or if
-        ``[workarounds]disable_group_policy_check_upcall`` is set.
+        The conductor makes this late check when it writes the claim. Return None (no late check) if the server has no
+        group, or if ``[workarounds]disable_group_policy_check_upcall`` is set.
         """
         group = request_spec.instance_group if request_spec is not None and 'instance_group' in request_spec else None
         if group is None or 'uuid' not in group or self.host.conf.workarounds.disable_group_policy_check_upcall:
@@ -397,10 +403,11 @@ class HostTask:
         return {'uuid': group.uuid, 'host': self.host.name}
 
     def save(self, plan: ClaimPlan | None = None, **fields: Unpack[SaveFields]) -> None:
-        """Save the result of a step. A caller that gives a ``plan`` must hold ``tracker.writing()``.
+        """Send the result of a step to the conductor, which writes it to the database.
 
-        ``plan`` holds the CPUs, memory, disk and devices that the tracker is about to claim or free. Raises KeyGone,
-        ClaimConflict or Conflict if nothing was written; the plan is then dropped.
+        ``plan`` is a planned change of the server's claims in the tracker. A caller that gives a ``plan`` must hold
+        ``tracker.writing()``. The rows of its devices are written with the result. Raises KeyGone, ClaimConflict or
+        Conflict if nothing was written. The tracker then does not make the planned change.
         """
         tracker = self.host.tracker
         usage = fields.get('usage')
@@ -429,8 +436,8 @@ class HostTask:
     def save_tags(self, late: bool = False) -> None:
         """Save the addresses at which the guest finds its tagged devices. Called after an attach or detach.
 
-        ``late`` is True if the server may have left this host meanwhile. Then, and in an undo, read the server's row
-        first, and save nothing if the server is on another host.
+        ``late`` is True if the server may have left this host in the meantime. If ``late`` is True, and in every undo,
+        the server's row is read first, and nothing is saved if the server is on another host.
         """
         extra, late = tags_found(self.instance), late or self._checks is StepCheck.UNDO
         if extra and late:
@@ -445,9 +452,9 @@ class HostTask:
     ) -> None:
         """Free the devices, CPUs, memory and disk that the server holds on this host, and save this in the database.
 
-        ``leaving`` is called with the name (claim key) of each of the server's claims on this host. The claims for
-        which it returns True are freed. If ``unsided`` is True, also free devices of which the tracker does not know
-        the claim. ``fields`` are saved in the same transaction.
+        ``leaving(name)`` returns whether the claim with this name is freed. The name is ``RUN`` or the claim key of a
+        migration. If ``unsided`` is True, also free devices of the server that belong to no claim in the tracker, as
+        after a restart of the service. ``fields`` are saved in the same transaction.
         """
         tracker = self.host.tracker
         with tracker.writing(self.ctxt):
@@ -455,9 +462,9 @@ class HostTask:
 
 
 def tags_found(instance: objects.Instance) -> Extra:
-    """Return the instance_extra column with the addresses of the guest's tagged devices, if the driver changed it.
+    """Return {'device_metadata': JSON text} if the driver has set new addresses of the guest's tagged devices.
 
-    The result is empty for a server without tags.
+    The text is the new value of this column of instance_extra. Return an empty dict if the addresses have not changed.
     """
     return instance.extra_values({'device_metadata'} & instance.obj_what_changed())
 

@@ -92,8 +92,8 @@ def _claim(op: HostTask, order: objects.BuildOrder) -> list[objects.PciDevice]:
     }
     if 'availability_zone' in instance and instance.availability_zone:
         values['availability_zone'] = instance.availability_zone
-    # The server's row has the PCI requests with the Placement providers of the first host.
-    # On an alternate host, write the PCI requests again with the providers of this host.
+    # The server's row has the PCI requests with the Placement providers of the first host, where the build failed.
+    # For a later attempt, write the PCI requests to the row again, with the Placement providers of this host.
     extra = {'pci_requests': requests.to_column()} if requests is not None and order.attempt > 1 else {}
     fields: ClaimFields = {
         'transition': 'build.claim',
@@ -149,7 +149,7 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
         fields['system_metadata'] = {'boot_roles': ','.join(op.ctxt.roles)}
     with tracker.writing(op.ctxt):
         plan = tracker.plan_allocate(instance.uuid, RUN)
-        # The build has succeeded. Set the count of failed builds to 0, and write the usage with one running task less.
+        # Set the count of failed builds to 0. Save the usage, which no longer counts this build as a running task.
         tracker.failed_builds = 0
         fields['usage'] = tracker.usage(plan)
         op.save(plan, **fields)
@@ -162,9 +162,10 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
 
 
 def _refused(op: HostTask) -> None:
-    """Send the notification that the build failed. If the host refused the claim, also write the event of the action.
+    """Send the notification that the build failed. If the host refused the claim, also write the action's event.
 
-    The event records the failure. If the build failed after the claim, ``_release`` writes the event instead.
+    The event of the instance action records the failure. If the build failed after the claim, the undo function
+    ``_release`` writes the event.
     """
     if not isinstance(op.error, (errors.KeyGone, errors.Cancelled)):
         op.notify('instance.create.error', fault=op.error)
@@ -190,10 +191,10 @@ def _release(op: HostTask) -> None:
 
 
 def destroy(op: HostTask, **ended: Unpack[Undone]) -> None:
-    """Destroy the guest and release the claims of a build that was complete, partial or never started.
+    """Destroy the guest of a build whose end was not saved, and release its claims. The build may not have begun.
 
-    ``ended`` are further fields to save with the release. If the end of the build was saved, nothing is changed: the
-    server is on this host, and only the reply to the conductor was lost.
+    If the end of the build was saved, nothing is changed: the server is on this host, and only the reply to the
+    conductor was lost. ``ended`` are further fields to save with the release.
     """
     fresh = records.instance(op.ctxt, op.instance.uuid)
     if fresh is not None and fresh.host == op.host.name and fresh.vm_state != VmState.BUILDING:
@@ -223,7 +224,7 @@ def undo_build(op: HostTask) -> Reply:
 
 
 # WRITE: delete the guest without asking the conductor first, because a delete is never revoked.
-# Only the final save checks whether the operation is still at this step.
+# The final save of ``terminate`` is the only check whether the operation is still at this step.
 @operation_method(Compute.terminate_instance, checks=StepCheck.WRITE, forward=True)
 def terminate(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host, and release all resources that the server holds on this host.
@@ -239,7 +240,7 @@ def terminate(op: HostTask) -> Reply:
         op.host.driver.guests.destroy(op.instance)
         if at_home:
             op.notify('instance.shutdown.end')
-        # If the server is in a move, both hosts save their result with the same operation key.
-        # With ``undo=True`` the conductor writes each of these saves and does not compare it with the last one.
+        # If the server is in a move, source and destination save their results with the same operation key.
+        # With ``undo=True`` the conductor writes the save even if it seems to be a repetition of an earlier save.
         op.give_back(undo=True, event=op.event())
     return {}

@@ -34,7 +34,7 @@ def confirm_resize(op: HostTask, migration: objects.Migration) -> Reply:
         op.notify('instance.resize_confirm.start')
         move.restore_claims(op.host, op.instance, migration, op.instance.flavor)
         op.host.driver.moves.confirm_migration(op.instance, both)
-        # If source and destination are one host and the migration context is gone, an earlier call freed the resources.
+        # On one host, a missing migration context means that an earlier call freed the resources: free nothing again.
         if not both or move.context_of(op.instance, migration) is not None:
             op.give_back(move.of_source(migration), event=op.event())
     return {}
@@ -115,10 +115,10 @@ def _check_devices(op: HostTask, devices: list[objects.PciDevice], accelerators:
 def _old_devices(
     op: HostTask, migration: objects.Migration
 ) -> tuple[list[objects.PciDevice], list[objects.PciDevice], Extra]:
-    """Set the flavor, PCI requests and NUMA placement of ``op.instance`` to their values before the move.
+    """Give ``op.instance`` the flavor, PCI requests and NUMA placement that it had before the move.
 
-    Return three values: the devices that the server held on this host, its accelerators, and the columns of
-    instance_extra to write.
+    Return three values: the PCI devices that the server held on this host before the move, its accelerators on this
+    host, and the columns of instance_extra to write.
     """
     devices = op.host.tracker.devices_without(op.instance.uuid, claim_key(migration))
     extra = op.instance.go_back(move.context_of(op.instance, migration))

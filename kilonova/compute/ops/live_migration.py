@@ -29,9 +29,8 @@ from kilonova.virt.parts.live_migrations import LiveDevice, LiveGuest, LiveTold
 
 LOG = logging.getLogger(__name__)
 
-# Numbers that distinguish the saves that have the same operation key.
-# QUEUED and RUNNING are for saves of the migration's status.
-# Saves of the migration's progress are numbered from 1.
+# Values of ``mark``, which distinguishes saves with the same operation key: equal saves are written only once.
+# QUEUED and RUNNING are for saves of the migration's status. Saves of its progress have the marks 1, 2, 3….
 QUEUED, RUNNING = -1, -2
 
 
@@ -93,13 +92,14 @@ def _counterparts(before: list[objects.PciDevice], here: list[objects.PciDevice]
         like = next((one for one in left if _seen(one) == _seen(device)), None)
         if like is None:
             raise errors.MigrationPreCheckError(
-                reason=f'this host claimed no device like {device.address} ({", ".join(filter(None, _seen(device)))})'
+                reason=f'this host claimed no device like {device.address} of the source '
+                f'({", ".join(filter(None, _seen(device)))})'
             )
         left.remove(like)
         found[device.address] = like.address
     if left:
         raise errors.MigrationPreCheckError(
-            reason=f'the guest has no device that {", ".join(one.address for one in left)} could replace'
+            reason=f'this host claimed {", ".join(one.address for one in left)}, but the guest has no such device'
         )
     return found
 
@@ -152,7 +152,8 @@ def _described(accelerator: objects.PciDevice) -> LiveDevice:
 def _accelerators_before(guest: LiveGuest) -> list[objects.PciDevice]:
     """Return the accelerators that the guest has at the source.
 
-    A source host of the previous release lists none, because it refuses to migrate a guest with accelerators.
+    The result is empty for a source host of the previous release. Its message has no list of accelerators, because it
+    refuses to migrate a guest with accelerators.
     """
     return [
         objects.PciDevice(
@@ -250,11 +251,10 @@ def _receive(op: HostTask, migration: objects.Migration, fields: SaveFields) -> 
     move.restore_claims(host, op.instance, migration, op.instance.flavor)
     host.driver.live_migrations.receive(op.instance)
     with host.tracker.writing(op.ctxt):
-        # The claim's name is the migration's claim key.
-        # If this service was restarted after the end of the migration, the tracker has the claim with the name ``RUN``.
+        # After a restart of this service, the tracker may have the claim as ``RUN``, not under the migration's key.
         side = claim_key(migration)
         plan = host.tracker.plan_allocate(uuid, side if side in host.tracker.sides(uuid) else RUN)
-        # The migration has ended on this host, so the node's usage counts one running task less.
+        # Save the node's usage, which no longer counts this migration as a running task.
         fields['usage'] = host.tracker.usage(plan)
         fields['expect'] = {'host': [migration.source_compute, host.name]}
         fields['values'] = {'host': host.name, 'node': host.tracker.nodename, 'compute_id': host.tracker.node.id}
@@ -277,8 +277,8 @@ def leave(op: HostTask, order: objects.LiveMigrationOrder) -> Reply:
 def abort(op: HostTask, order: objects.LiveMigrationUndo) -> Reply:
     """Abort the running migration of the guest at the source, if there is one.
 
-    Return {'active': whether the guest is on this host, 'switched': whether the guest runs at the destination and its
-    transfer has ended}.
+    Return {'active': bool, 'switched': bool}. ``active`` is True if the guest is active on this host. ``switched`` is
+    True if the migration was switched to post-copy: the guest runs at the destination, and cannot return to the source.
     """
     live = op.host.driver.live_migrations
     with op.exclusive():

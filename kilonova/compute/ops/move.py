@@ -101,10 +101,10 @@ def of_destination(migration: objects.Migration) -> Callable[[str], bool]:
 
 
 def of_source(migration: objects.Migration) -> Callable[[str], bool]:
-    """Return a function that takes a claim's name and returns whether the server had the claim before this move.
+    """Return a function that takes the name of a claim and returns whether the server had the claim before this move.
 
-    The earlier claims are ``RUN`` and the claims of older moves. They are released when this move is confirmed. Claims
-    of newer moves are kept.
+    These are the claims that are released when the move is confirmed. They are named ``RUN``, or have the claim key of
+    an older migration. The claims of this migration and of newer ones are kept.
     """
     return lambda name: name == RUN or _number(name) < migration.id
 
@@ -150,10 +150,11 @@ def claim(
     host_of_server: list[str] | None = None,
     **columns: str,
 ) -> list[objects.PciDevice]:
-    """Claim resources and devices at the destination for the server with its new flavor, and return the devices.
+    """Claim resources at the destination for the server, with its flavor after the move. Return the PCI devices.
 
-    ``columns`` are columns of the migration's row that are written with the claim. The claim fails unless the server's
-    host is one of ``host_of_server``. If this is None, the server's host must be the move's source host.
+    ``columns`` are columns of the migration's row that are written with the claim. ``host_of_server`` is a list of
+    hosts: the claim fails if the server's row names another host. If it is None, only the move's source host is
+    allowed.
     """
     host, migration, spec = op.host, order.migration, order.request_spec
     requests = spec.pci_requests if 'pci_requests' in spec else None
@@ -261,10 +262,10 @@ def verdict(op: HostTask, error: Exception) -> Exception:
 
 # -- write events and the progress of a move ---------------------------------------------------------------------------
 def failed(op: HostTask) -> None:
-    """Write that the event of the instance action has failed, and the reason why this host undid the step.
+    """Write that the event of the instance action has failed, and save the reason why this host undid the step.
 
-    After the reason is written, later calls for this step and attempt are refused. So it is not written if the error is
-    Unanswered, because the conductor then repeats the call.
+    With a saved reason, later calls for this step and attempt are refused. If the error is Unanswered, the conductor
+    repeats the call, so no reason is saved.
     """
     op.save(undo=True, event=op.event(op.error), undone=None if isinstance(op.error, errors.Unanswered) else op.undone)
 

@@ -263,11 +263,11 @@ def _single_host_operation(
 
 
 def _is_to_run_again(op: HostTask, power_state: int) -> bool:
-    """Return whether the guest must be started again because its host lost power during an operation of the server.
+    """Return whether the guest must be started again because its host went down during an operation of the server.
 
-    The result is True if the operation was running when this process started, the guest ran at the time of the request,
-    and it is off now. The caller then leaves power state RUNNING in the server's row, so that ``HostGuests.look_again``
-    starts the guest.
+    Return True if the operation began before this process started, the server's row says that the guest runs, and the
+    guest is off. The caller then keeps power state RUNNING in the row, so that ``HostGuests.look_again`` starts the
+    guest.
     """
     return (
         power_state == PowerState.SHUTDOWN

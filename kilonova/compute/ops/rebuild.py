@@ -29,7 +29,7 @@ def rebuild(op: HostTask, order: objects.RebuildOrder) -> Reply:
     with op.exclusive(), host.build_slots.hold(op.check), op.undoing('rebuild'):
         LOG.info('Rebuilding instance', instance_uuid=instance.uuid)
         op.undo(_failed, op)
-        # 1. Steps that leave the server as it is if they fail.
+        # 1. Prepare the rebuild. If this fails, the server stays as it was.
         devices = host.devices_of(instance)
         secrets = build.opened(op, order.sealed)
         op.notify('instance.exists')

@@ -48,12 +48,12 @@ def prep_resize(op: HostTask, order: objects.PrepResizeOrder) -> Reply:
         _check_host(op, migration)
         disk = host.driver.moves.prepare_move()
         devices = move.claim(op, order, TaskState.RESIZE_PREP)
-        # Register this undo only after the claim. After a refused claim it would free an earlier claim of the server.
+        # Register this undo after the claim: after a refused claim, it could free a claim of an earlier attempt.
         op.undo(move.free, op, migration)
         op.check()
         host.driver.guests.check(move.after(op, order), image_of(instance, order.image))
         host.check_claimed(op.ctxt, instance, devices)
-        # Wait for the accelerators now, while the guest still runs at the source.
+        # Wait here until the accelerators are bound: the guest still runs at the source, so it has no downtime.
         host.await_accelerators(instance, order.flavor, migration.uuid, op.check)
         if migration.source_compute != host.name:
             _fetch_base(op, order)
@@ -93,7 +93,7 @@ def _prep_failed(op: HostTask, flavor: objects.Flavor) -> None:
     """Write that the event of the instance action has failed, and send the notifications that Nova sends."""
     if isinstance(op.error, (errors.KeyGone, errors.Unanswered)):
         # The step has not failed: after KeyGone another conductor runs the operation.
-        # After Unanswered the conductor sends the call again.
+        # After Unanswered the step has not failed either: the conductor sends the call again.
         return
     move.failed(op)
     op.notify('instance.resize.error', fault=op.error)
@@ -168,7 +168,7 @@ def _put_back(
         must_run_after_move(instance),
     )
     try:
-        # The server's metadata still names the accelerators of this host, because the move has not ended.
+        # Add the accelerators at the source: the system metadata names them until the move has ended.
         devices = op.host.devices_of(instance, devices)
     except (errors.DevicesMissing, errors.DevicesFailed) as error:
         LOG.error('The guest is not started: %s', error, instance_uuid=instance.uuid)
@@ -197,7 +197,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         if fresh.host != op.host.name and move.is_over(op, fresh, migration):
             # The server was evacuated after this step, and this host deleted its guest and disks when it started again.
             return {}
-        # Use the server that the conductor sent: its row may no longer list the destination's devices.
+        # Use the instance that the conductor sent: its current row may no longer list the destination's devices.
         move.restore_claims(op.host, op.instance, migration)
         values = {
             'host': migration.source_compute,
@@ -206,7 +206,7 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         }
         extra = _become_old(fresh, migration)
         if extra is not None:
-            # This host, the source, writes the old flavor back as well: the destination may be unable to do so.
+            # Restore the old flavor here, on the source, too: the destination, which also restores it, may be down.
             values.update(fresh.flavor_columns())
         _put_back(op, fresh, migration)
         values['power_state'] = op.host.driver.guests.get_info(fresh)
@@ -250,7 +250,7 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
         power_state = host.driver.guests.get_info(instance)
         with host.tracker.writing(op.ctxt):
             plan = host.tracker.plan_allocate(instance.uuid, side)
-            # The resize has ended on this host, so the node's usage counts one running task less.
+            # Save the node's usage, which no longer counts this resize as a running task.
             op.save(
                 plan,
                 transition='resize.finishing',
@@ -264,9 +264,9 @@ def finish_resize(op: HostTask, order: objects.FinishResizeOrder) -> Reply:
 
 
 def _become_new(op: HostTask, migration: objects.Migration, spec: objects.RequestSpec) -> Extra:
-    """Set the flavor, PCI requests and NUMA placement of the instance object to their values after the move.
+    """Give the instance object the flavor, PCI requests and NUMA placement that the server has after the resize.
 
-    Return the columns of instance_extra to write.
+    ``spec`` is the request spec with the new flavor. Return the columns of instance_extra to write.
     """
     instance, new, old = op.instance, spec.flavor, move.old_flavor(op.instance)
     move.restore_claims(op.host, instance, migration, new)
@@ -278,10 +278,10 @@ def _become_new(op: HostTask, migration: objects.Migration, spec: objects.Reques
 
 
 def _become_old(fresh: objects.Instance, migration: objects.Migration) -> Extra | None:
-    """Set the flavor, PCI requests and NUMA placement of ``fresh`` back to their values before the move.
+    """Give ``fresh``, the server as just read, the flavor, PCI requests and NUMA placement from before the move.
 
-    Return the columns of instance_extra to write. Return None if the server is not in this move, or if the destination
-    has not written the new flavor yet.
+    Return the columns of instance_extra to write. Return None if the server's migration context is not of this
+    migration, or if the destination has not written the new flavor yet.
     """
     context = move.context_of(fresh, migration)
     return fresh.go_back(context) if context is not None and fresh.old_flavor is not None else None

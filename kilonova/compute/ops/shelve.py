@@ -84,8 +84,8 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
     )
 
 
-# WRITE: delete the guest without asking the conductor first, because its disk has been uploaded as an image.
-# Only the final save checks whether the operation is still at this step.
+# WRITE: delete the guest without asking the conductor first: the content of its disk is in the shelved image.
+# The final save of ``offload`` is the only check whether the operation is still at this step.
 @operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
 def offload(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host and release the resources. The conductor writes the state."""

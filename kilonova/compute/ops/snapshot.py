@@ -52,7 +52,8 @@ def _image(op: HostTask, image_id: str, copying: str, end: bool) -> Reply:
 def send(op: HostTask, image_id: str, uploading: str) -> None:
     """Copy the root disk and upload the copy to the image service.
 
-    ``uploading`` is the transition of the server's state that is saved between copy and upload.
+    ``uploading`` is the name of the state transition to save after the copy and before the upload, for example
+    'snapshot.uploading'.
     """
     instance = op.instance
     LOG.info('Beginning snapshot process', instance_uuid=instance.uuid)

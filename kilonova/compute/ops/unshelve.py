@@ -54,7 +54,7 @@ def unshelve(op: HostTask, order: objects.UnshelveOrder) -> Reply:
             values = {'power_state': host.driver.guests.get_info(instance)}
             with host.tracker.writing(op.ctxt):
                 plan = host.tracker.plan_allocate(instance.uuid, RUN)
-                # The unshelve has ended on this host, so the node's usage counts one running task less.
+                # Save the node's usage, which no longer counts this unshelve as a running task.
                 op.save(
                     plan,
                     expect={'host': host.name},
@@ -95,9 +95,9 @@ def _claim(op: HostTask, order: objects.UnshelveOrder) -> list[objects.PciDevice
 
 
 def _refused(op: HostTask) -> None:
-    """If the host refused the claim, write that the event of the instance action has failed, and the reason.
+    """If the host refused the claim, write the failed event of the instance action and the reason of the refusal.
 
-    If the build failed after the claim, ``_release`` writes the event and the reason.
+    If the unshelve failed after the claim, the undo function ``_release`` writes the event and the reason.
     """
     if isinstance(op.error, errors.HostRejected) and not op.has_told:
         op.save(undo=True, event=op.event(op.error), undone=op.undone)

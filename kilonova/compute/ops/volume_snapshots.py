@@ -31,10 +31,11 @@ def take(op: HostTask, files: Mapping[str, str]) -> Reply:
 
 @operation_method(Compute.undo_snapshot_volume, checks=StepCheck.UNDO, forward=True)
 def undo_take(op: HostTask, files: Mapping[str, str]) -> Reply:
-    """Return {'taken': True} if the guest writes to the new file. Changes nothing on the host.
+    """Return {'taken': True} if the guest writes to the snapshot's new file, otherwise {'taken': False}.
 
-    The conductor calls this when it undoes a snapshot. ``take`` itself can't be undone, because the new file may have
-    data that are in no other file. The result is {'taken': False} if the server no longer has the volume.
+    The conductor calls this when it undoes a snapshot. Nothing is changed on the host: ``take`` can't be undone,
+    because only the new file may have the guest's latest data. The result is {'taken': False} if the server no longer
+    has the volume.
     """
     with op.exclusive():
         if find_volume(op, files['volume_id']) is None:

@@ -23,8 +23,8 @@ class NotSwapped(errors.KilonovaError):
     """The guest could not be switched to the new volume."""
 
     msg_fmt = (
-        'Server %(server)s still has volume %(old_volume_id)s: its guest has stopped, or the copy '
-        '%(new_volume_id)s has failed.'
+        'Server %(server)s still has volume %(old_volume_id)s, because replacing it by volume '
+        '%(new_volume_id)s failed: the guest has stopped, or copying the data has failed.'
     )
 
 

@@ -330,7 +330,7 @@ def test_silence_is_asked_again_with_growing_pauses(caplog):
     client = Client(4)
     assert Upcalls(client, Event(), (1, 2, 4)).save(None, Save(instance_uuid=UUID)) == {'written': True}
     assert len(client.sent) == 5 and pauses == [1, 2, 4, 4]
-    assert f'The conductor did not answer the save for server {UUID}' in caplog.text
+    assert f'The conductor did not answer a request of this host (save for server {UUID}' in caplog.text
 
 
 def test_a_binding_is_asked_for_until_somebody_cancels():

@@ -100,9 +100,9 @@ def test_each_device_of_the_guest_is_replaced_by_one_like_it() -> None:
 @pytest.mark.parametrize(
     ('here', 'why'),
     [
-        ([], r'this host claimed no device like 0000:01:00.0 \(.*13f1'),
-        ([gpu('0000:0a:00.0', '20b5')], r'this host claimed no device like 0000:01:00.0 \(.*13f1'),
-        ([gpu('0000:0a:00.0'), gpu('0000:0b:00.0')], 'the guest has no device that 0000:0b:00.0 could replace'),
+        ([], r'this host claimed no device like 0000:01:00.0 of the source \(.*13f1'),
+        ([gpu('0000:0a:00.0', '20b5')], r'this host claimed no device like 0000:01:00.0 of the source \(.*13f1'),
+        ([gpu('0000:0a:00.0'), gpu('0000:0b:00.0')], 'claimed 0000:0b:00.0, but the guest has no such device'),
     ],
 )
 def test_a_destination_with_other_devices_is_refused(here: list[objects.PciDevice], why: str) -> None:
