@@ -65,7 +65,7 @@ def setup(name: str) -> None:
     Raises ValueError if the name is unknown.
     """
     global _backend  # noqa: PLW0603 - a process is patched once
-    # Set the variable here as well, for code that imports eventlet without calling ``import_eventlet``.
+    # Disable eventlet's DNS resolver, also for code that imports eventlet without calling ``import_eventlet``.
     os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
     if name == 'eventlet':
         with warnings.catch_warnings():
@@ -126,15 +126,15 @@ class Mailbox:
     def put(self, thing: Any) -> None:
         """Add an object. Any thread may call this, and the call never blocks."""
         self._waiting.append(thing)
-        # If the buffer of the socket is full, ignore the error: the bytes in the buffer already wake the reader.
+        # If the buffer of the socket is full, ignore the error: its bytes already wake the thread that calls ``take``.
         with contextlib.suppress(BlockingIOError):
             self._bell.send(b'\0')
 
     def take(self) -> list[Any]:
         """Wait until an object arrives, then remove and return all objects that are in the queue.
 
-        The list can be empty: each ``put`` wakes this method once, but the previous call may have returned the object
-        already. Only one (green) thread may call this method.
+        The list can be empty. Each ``put`` wakes this method once, even if an earlier call has already returned the
+        object. Only one (green) thread may call this method.
         """
         self._reader.recv(4096)
         found = []

@@ -13,8 +13,7 @@ from typing import Any
 
 from oslo_context import context as oslo_context
 
-# Types of the services in the service catalog that other daemons need.
-# Messages contain only the catalog's entries of these types.
+# Service types that daemons need in the Keystone service catalog. RPC messages carry only their catalog entries.
 CATALOG_TYPES = frozenset(
     ('image', 'block-storage', 'volumev3', 'key-manager', 'placement', 'network', 'accelerator', 'sharev2')
 )
@@ -27,8 +26,7 @@ class RequestContext(oslo_context.RequestContext):
     another process.
     """
 
-    # In the contexts of API requests these fields are always set.
-    # In a daemon's own context these fields are None, and no code reads them.
+    # These fields are set in the context of an API request. In a daemon's own context they are None and never read.
     user_id: str
     project_id: str
     is_admin: bool

@@ -38,7 +38,7 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     head = text[:most]
-    # The cut is inside a word only if that word takes more than half of the allowed length.
+    # Cut the text at the last space or line break, unless less than half of the allowed length would be left.
     border = max(head.rfind(' '), head.rfind('\n'))
     return (head[:border] if border >= most // 2 else head[: most - 1]).rstrip(' \n,;:(') + '…'
 
@@ -202,7 +202,7 @@ class MarkerNotFound(Invalid):
 class UnknownMarker(MarkerNotFound):
     """The marker of a list of key pairs, migrations, server actions or usages does not exist.
 
-    Nova uses this text for these four lists, and the text of MarkerNotFound for lists that are older in its API.
+    As in Nova, its text differs from the text of MarkerNotFound, which other lists raise.
     """
 
     msg_fmt = 'Marker %(marker)s could not be found.'
@@ -494,7 +494,7 @@ class LeaseLost(KilonovaError):
 class ReleasePending(KilonovaError):
     """The host can't start new work for the server, because it must first clean up after an earlier operation.
 
-    The error is also raised if an operator has forced the host down.
+    A host that an operator has forced down gets the same error until ``forced_down`` is unset.
     """
 
     msg_fmt = 'Host %(host)s must first clean up an earlier operation of this server (pending release)'

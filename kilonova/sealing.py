@@ -5,9 +5,9 @@
     keys.open(sealed, server_uuid).admin_password        # raises NotOpened for a wrong key or a wrong server
 
 The key file has one key per line, 32 random bytes in URL-safe base64 (the form of Fernet). Lines that begin with # are
-comments. The first key encrypts, and each key can decrypt. The last key will encrypt after the next rotation. Hosts get
-this key before it is used, so a rotated file can be copied to the hosts in any order. The file is read again each time
-it is needed.
+comments. The first key encrypts, and each key can decrypt. The last key is the next one: a rotation makes it the first.
+So each host has a key before it is used, and a rotated file can be copied to the hosts in any order. The file is read
+again each time it is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from kilonova import errors
 
 OPTION = '[secrets]key_file'
-# A rotated key file has three keys: the key that encrypts, the next key, and the previous key, for older rows.
+# Number of keys after a rotation: the encrypting key, the previous key (for older rows), and the next key.
 KEPT = 3
 _HEADER = (
     '# Keys of Kilonova. "kilonova-manage secrets rotate_key" adds a new one.\n'

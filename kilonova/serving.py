@@ -44,7 +44,7 @@ EPOLLIN, EPOLLOUT, EPOLLEXCLUSIVE, EPOLLONESHOT = 0x1, 0x4, 1 << 28, 1 << 30
 CONNECTIONS = 2560
 # Number of open files that the process keeps for other purposes than connections.
 RESERVED = 256
-# At least this number of connections is allowed, even if the process may open only few files.
+# Minimum of the connection limit, used if the process may open only few files (RLIMIT_NOFILE).
 FEWEST = 64
 # If there are too many connections, the server closes 1/SHARE of them together, so that it chooses less often.
 SHARE = 20
@@ -58,8 +58,8 @@ MOST_OUT = 64 << 20
 SMALL = 16384
 # After this number of iterations of the loop without a complete request, the loop begins to pause.
 FRUITLESS = 8
-# The length in seconds of the pause that the loop makes after FRUITLESS iterations without a complete request.
-# During the pause, further bytes from slow clients arrive, so that fewer reads are needed.
+# The loop pauses for PAUSE seconds after FRUITLESS iterations without a complete request.
+# While the loop pauses, further bytes from slow clients arrive, so that fewer reads are needed.
 PAUSE = 0.005
 # Maximum number of bytes that one call reads from a socket.
 BLOCK = 65536
@@ -219,7 +219,7 @@ class ClientConnection:
             return self._cut(claimed)
         self.state = State.BODY
         if self.http.they_are_waiting_for_100_continue:
-            # This send never blocks: the socket's send buffer is empty, because nothing else is being sent.
+            # Sending "100 Continue" never blocks: no response is being sent, so the send buffer of the socket is empty.
             self.sock.send(self.http.send(h11.InformationalResponse(status_code=100, headers=[])) or b'')
         return None
 
@@ -515,7 +515,7 @@ class _ServerLoop:
         self._fruitless = 0
 
     def start(self) -> None:
-        # accept() must not block if another process has taken the connection that epoll reported.
+        # Several processes listen on this socket. accept() must not block if another process has taken the connection.
         self._sock.setblocking(False)
         self._ear.setblocking(False)
         self._epoll.register(self._sock.fileno(), EPOLLIN | EPOLLEXCLUSIVE)
@@ -569,8 +569,8 @@ class _ServerLoop:
             except BlockingIOError:
                 return
             except OSError:
-                # Close other connections, because the process has no free file descriptor for the new connection.
-                # The new connection is accepted later, because epoll reports it again.
+                # The process has no free file descriptor for the new connection, so close some idle connections.
+                # The new connection is accepted later, because it stays in the backlog and epoll reports it again.
                 self._server.give_way()
                 time.sleep(0.01)
                 return

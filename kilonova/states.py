@@ -206,7 +206,7 @@ TRANSITIONS: dict[str, Rule] = {
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED, _V.SHELVED_OFFLOADED), IDLE, None, None, 'detach_volume'
     ),
     'swap_volume.start': _rule((_V.ACTIVE, _V.PAUSED), IDLE, None, None, 'swap_volume'),
-    # Not allowed for suspended servers: the saved memory names the present file, which a snapshot would replace.
+    # Not for suspended servers: their saved memory refers to the current file of the volume, which a snapshot replaces.
     'volume_snapshot_create.start': _rule(
         (_V.ACTIVE, _V.PAUSED, _V.STOPPED), IDLE, None, None, 'volume_snapshot_create'
     ),
@@ -235,7 +235,7 @@ TRANSITIONS: dict[str, Rule] = {
     'snapshot.failed': _rule(ANY, SNAPSHOTTING, None, None, 'createImage'),
     # An evacuation is allowed in any task state except deletes: the host is down, so other operations are cancelled.
     'evacuate.start': _rule(REBUILDABLE, NOT_DELETING, None, _T.REBUILDING, 'evacuate'),
-    # Task state None is allowed, because an operation that ended in the meantime may have set the task state to None.
+    # Task state None is allowed: an operation that ended after evacuate.start may have set the task state to None.
     'evacuate.begin': _rule(REBUILDABLE, (None, *REBUILDING), None, _T.REBUILDING, 'evacuate'),
     'rebuild.start': _rule(REBUILDABLE, IDLE, None, _T.REBUILDING, 'rebuild'),
     # After this event the server's disks are discarded.

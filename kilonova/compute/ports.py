@@ -24,9 +24,8 @@ from kilonova.compute.waiting import Waiting
 
 LOG = logging.getLogger(__name__)
 
-# LOOK: seconds until the first query to Neutron if no event arrives, and between two calls of ``check``.
-# LONGEST_LOOK: maximum seconds between two queries. The pause between queries doubles up to this maximum.
-# If no event arrives, Neutron is probably busy, so the queries become less frequent.
+# LOOK: seconds until the first query to Neutron if no event arrives, and between two checks for a cancellation.
+# LONGEST_LOOK: maximum seconds between two queries to Neutron. The pause between queries doubles up to this maximum.
 LOOK, LONGEST_LOOK = 5.0, 40.0
 
 
@@ -47,10 +46,11 @@ class HostPorts:
     def plugged(
         self, instance: objects.Instance, check: Callable[[], None], *, goes_on: bool = False
     ) -> Callable[[], None] | None:
-        """Return a function that waits for the server's ports, or None if all are active or no wait is configured.
+        """Return a function that waits until Neutron has plugged the server's ports.
 
-        The driver calls the function when the guest is started but paused. If ``goes_on`` is True, the guest runs after
-        the wait even if some ports are not active.
+        Return None if all ports are ACTIVE already, or if no wait is configured. The driver calls the function when the
+        guest is started but still paused. If ``goes_on`` is True, ports that do not become ACTIVE in time are ignored,
+        and the guest runs.
         """
         waited = [vif.id for vif in instance.vifs if not vif.active]
         if not waited or not self._timeout:
@@ -84,9 +84,10 @@ class HostPorts:
         LOG.warning('The guest runs without some of its ports: %s', reason, instance_uuid=uuid)
 
     def _missing(self, uuid: str, waited: list[str]) -> tuple[list[str], str]:
-        """Query Neutron once, and return a text for each port that is not ACTIVE, and an error text.
+        """Query Neutron once. Return (a list with a text for each port that is not ACTIVE, an error text).
 
-        The error text is '' if Neutron answers.
+        If Neutron does not answer, the list names all ports in ``waited``, and the error text is the reason. Otherwise
+        the error text is ''.
         """
         try:
             if self._client is None:

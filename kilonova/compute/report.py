@@ -34,9 +34,9 @@ class Heartbeat:
     and after a while it counts as down. ``send(id, host)`` sends a report as an RPC cast, and raises Unanswered if the
     message bus does not accept it. If ``send`` is None, all reports are RPC calls.
 
-    ``recovered()`` is called when a report is answered and the host may have counted as down before. This is so in
-    three cases: the previous report failed, there was no report for ``patience`` seconds, or a conductor said that the
-    host counted as down (``again``).
+    ``recovered()`` is called when a report is answered and the host may have counted as down before that report. This
+    is assumed in three cases: the previous report failed, no report was sent for ``patience`` seconds, or a conductor
+    has said that the host counted as down (``again``).
     """
 
     def __init__(
@@ -67,7 +67,10 @@ class Heartbeat:
         return self._lost
 
     def again(self) -> None:
-        """Make the next report an RPC call. If the call is answered, ``recovered`` is called."""
+        """Send the next heartbeat as an RPC call, which a conductor answers, and not as a cast.
+
+        A conductor asks for this if the host counted as down. When the call is answered, ``recovered()`` is called.
+        """
         self._missed = True
 
     def beat(self) -> None:

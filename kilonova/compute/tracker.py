@@ -40,8 +40,9 @@ from kilonova.pci.pools import PciDeviceRequestFailed
 from kilonova.pci.ports import words
 from kilonova.virt.hardware import numa
 
-# A key of the dict ``stats`` in the node's row. Its value is the serial number of the usage that the row holds.
+# Key in ``stats`` of the node's row: the number of the stored usage. A usage with a lower number is not stored.
 SERIAL = 'usage_serial'
+# Name of the claim of a server that runs on this host. A server that moves to this host has a ``claim_key``.
 RUN = 'run'
 LOG = logging.getLogger(__name__)
 
@@ -49,9 +50,9 @@ __all__ = ('RUN', 'SERIAL', 'ClaimPlan', 'HostCapacity', 'HostNumaCells', 'NodeU
 
 
 class ClaimExists(errors.Conflict):
-    """The server already holds other devices on this host than the ones it asks for."""
+    """The PCI devices that the server already holds on this host do not match its PCI requests."""
 
-    msg_fmt = 'Instance %(instance_uuid)s already holds other PCI devices on this host than it requests: %(addresses)s'
+    msg_fmt = 'Instance %(instance_uuid)s holds PCI devices on this host that do not match its requests: %(addresses)s'
 
 
 def claim_key(migration: objects.Migration) -> str:
@@ -95,11 +96,16 @@ Work = frozenset[tuple[str, str]]
 class ClaimPlan:
     """A planned change of the resources that one server holds on this host.
 
-    ``before`` and ``sides`` are the server's claims before and after the change, as dicts from the name of a claim to
-    its entry. ``after`` are the host's devices after the change, and ``changes`` the changes of their database rows.
-    ``devices`` are the devices that the plan claims, allocates or frees, in their new state. ``freed`` are the
-    addresses of devices that it frees. ``begun`` and ``over`` are the tasks that begin or end when the plan is
-    committed; they change the host's count of running tasks.
+    Attributes:
+        before: The server's claims before the change, as {name of a claim: its entry}.
+        sides: The server's claims after the change, in the same form.
+        after: All devices of the host after the change.
+        changes: Changes of the devices' database rows.
+        devices: Devices that the plan claims, allocates or frees, in their new state.
+        freed: Addresses of the devices that the plan frees.
+        topology: The server's NUMA placement, or None.
+        begun: Tasks that begin when the plan is committed. They increase the host's count of running tasks.
+        over: Tasks that end when the plan is committed. They decrease the host's count of running tasks.
     """
 
     instance_uuid: str
@@ -123,9 +129,9 @@ class Tracker:
     """The resource tracker in memory. ``node.Node`` fills it at start and keeps it equal to host and database.
 
     ``host_devices`` are the host's devices; code that sets them must hold ``writing``. ``published`` is the usage that
-    was last written to the node's row, and ``serial`` the number of the last usage that was sent. Other objects set two
-    callbacks. ``reload(ctxt)`` reads the device rows again. ``leaving(addresses)`` is called before a plan frees
-    devices, and may mark the devices as unavailable.
+    was last written to the node's row, and ``serial`` the number of the last usage that was sent. Two callbacks are set
+    by other objects. ``Node`` sets ``reload(ctxt)``, which reads the device rows again. ``DeviceInventory`` sets
+    ``leaving(addresses)``, which is called before devices are freed and may mark them as unavailable.
     """
 
     def __init__(self) -> None:
@@ -140,10 +146,11 @@ class Tracker:
         self.leaving: Callable[[Collection[str]], None] | None = None
         # {server uuid: {name of a claim: its entry}}. Servers without a claim are left out.
         self._entries: dict[str, Sides] = {}
-        # Tasks that run on this host, as pairs: the server's uuid, and the name of its claim or the kind of task.
+        # Running tasks of this host: (server uuid, name of its claim) for builds and moves, else (server uuid, kind).
         self._at_work: Work = frozenset()
-        # The plan that is neither committed nor aborted yet, or None.
+        # The ClaimPlan that is neither committed nor aborted yet, or None.
         self._open: ClaimPlan | None = None
+        # True if ``host_devices`` may be out of date: the next ``writing`` then reads the device rows again.
         self._distrusted = False
         # ``_lock`` protects the tracker's state in memory. ``_writer`` is held while a thread writes rows of this node.
         self._lock = threading.RLock()
@@ -151,10 +158,10 @@ class Tracker:
 
     @contextlib.contextmanager
     def writing(self, ctxt: RequestContext) -> Iterator[None]:
-        """Hold the lock for writing this node's rows while the block runs.
+        """Hold the lock for writing this node's rows while the block runs, so that the newest usage is written last.
 
-        With the lock, an older usage never overwrites a newer one in the node's row. The device rows are read again
-        when the lock is taken, if ``distrust`` was called or if it is not known whether the last plan was written.
+        The device rows are read first if the tracker's devices may be out of date. This is the case after ``distrust``,
+        and if the last block neither committed nor aborted its ClaimPlan.
         """
         with self._writer:
             if self._distrusted and self.reload is not None:
@@ -277,10 +284,10 @@ class Tracker:
     def _take(
         self, instance_uuid: str, side: str, wanted: list[objects.InstancePCIRequest], cells: list[int]
     ) -> dict[str, DeviceOwner | None]:
-        """Choose devices for all PCI requests, and return a dict from device address to new owner.
+        """Choose devices for all PCI requests, and return {address of a chosen device: its new owner}.
 
-        The owner is None for a device that the server already holds, because the device keeps its owner. After a
-        restart of the service, it may be unknown by which claim the server holds the device.
+        If the server already holds devices for the claim, they are chosen. Their value is None, because their owner
+        stays the same. After a restart of the service, these may be devices whose claim is unknown.
 
         ``side`` is the name of the claim, and ``cells`` are the NUMA cells of the host that the server uses.
 
@@ -315,7 +322,7 @@ class Tracker:
         }
 
     def plan_allocate(self, instance_uuid: str, side: str | None = None) -> ClaimPlan:
-        """Plan to change the status of the server's devices from claimed to allocated, when the task ends.
+        """Plan to change the status of the server's devices from claimed to allocated, at the end of a build or move.
 
         ``side`` is the name of the claim whose devices are changed. If it is None, the devices of all claims are
         changed.
@@ -337,10 +344,11 @@ class Tracker:
     def plan_free(
         self, instance_uuid: str, leaving: Callable[[str], bool] = lambda side: True, *, unsided: bool = True
     ) -> ClaimPlan:
-        """Plan to release claims of a server on this host. ``leaving(name)`` returns whether a claim is released.
+        """Plan to release claims of a server on this host.
 
-        By default all claims are released. If ``unsided`` is True, also release the devices that the server holds
-        without a known claim, because they were claimed before a restart of the service.
+        ``leaving(name)`` returns whether the claim with this name is released; by default all claims are released. If
+        ``unsided`` is True, also release the server's devices that belong to no claim in the tracker. After a restart
+        of the service, the tracker may not know to which claim a device belongs.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -353,7 +361,7 @@ class Tracker:
                 if device.address not in kept and (unsided or any(device.address in devices for devices in gone))
             ]
             over = frozenset((instance_uuid, side) for side in before if side not in stay)
-        # The host's devices can't change before the plan is made, because the caller holds ``writing``.
+        # The caller holds ``writing``, so the devices of this server stay the same while ``leaving`` runs.
         if freed and self.leaving is not None:
             self.leaving(freed)
         with self._lock:
@@ -512,12 +520,12 @@ class Tracker:
         topology: objects.InstanceNUMATopology | None = None,
         from_volume: bool = False,
     ) -> None:
-        """Add an entry for resources that a server already holds on this host when the service starts.
+        """Record resources that a server already holds on this host as a claim, for example when the service starts.
 
-        ``side`` is the name of the claim. If the claim has an entry, its CPUs, memory and disk are kept. ``flavor`` is
-        None if these amounts are not known yet. ``addresses`` are the devices of the claim; None means all devices that
-        the server holds on this host. ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is True
-        if its root disk is not on this host.
+        ``side`` is the name of the claim: ``RUN`` or the claim key of a migration. ``flavor`` gives CPUs, memory and
+        disk. It is None if they are not known yet. If the claim exists and has such amounts, they are kept.
+        ``addresses`` are the devices of the claim; None means all devices that the server holds on this host.
+        ``topology`` is the server's placement on the NUMA cells. ``from_volume`` is True if its root disk is a volume.
         """
         with self._lock:
             before = self._entries.get(instance_uuid, {})
@@ -533,7 +541,10 @@ class Tracker:
             _put(self._entries, instance_uuid, {**others, side: replace(entry, devices=entry.devices | mine)})
 
     def forget(self, instance_uuid: str) -> None:
-        """Remove the entries of a server, so that its resources can be counted again. The server keeps its devices."""
+        """Remove a server's claims from the tracker. The caller then records them again with ``adopt``.
+
+        The rows of the server's devices are not changed.
+        """
         with self._lock:
             self._at_work -= {(instance_uuid, side) for side in self._entries.get(instance_uuid, ())}
             _put(self._entries, instance_uuid, {})
@@ -553,7 +564,10 @@ class Tracker:
 
 
 def _put(entries: dict[str, Sides], instance_uuid: str, sides: Sides) -> None:
-    """Replace a server's claims by ``sides``, a dict from name to entry. The server becomes the last in ``entries``."""
+    """Replace a server's claims in ``entries`` by ``sides``, which is {name of a claim: its entry}.
+
+    The server is removed from ``entries`` if ``sides`` is empty. Otherwise it becomes the last key.
+    """
     entries.pop(instance_uuid, None)
     if sides:
         entries[instance_uuid] = sides

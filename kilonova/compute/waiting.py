@@ -32,7 +32,7 @@ class Waiting:
 
     @contextmanager
     def heard(self, about: str) -> Iterator[threading.Event]:
-        """Yield a ``threading.Event``. Each call of ``tell`` with the same uuid sets it while the block runs."""
+        """Yield a ``threading.Event``, which each ``tell(about)`` sets while the block runs. ``about`` is a uuid."""
         told = threading.Event()
         with self._lock:
             self._waiting[about].append(told)

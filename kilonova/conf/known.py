@@ -19,7 +19,7 @@ from oslo_config import cfg
 import kilonova.conf
 from kilonova.conf import devices
 
-# Libraries whose options have an effect in a daemon. The names are those that oslo-config-generator uses.
+# Libraries that read options from Kilonova's configuration files, by their names in oslo-config-generator.
 LIBRARIES = ('castellan.config', 'keystonemiddleware.auth_token', 'oslo.log', 'oslo.messaging', 'oslo.reports')
 
 # The section and the name of an option.

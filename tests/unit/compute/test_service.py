@@ -634,7 +634,7 @@ def test_a_guest_that_can_not_be_resumed_beside_conductors_of_the_release_before
     cloud.cell.errors['resume_later'] = VersionCapError(version='3.5', cap='3.4')
     cloud.reboot('gpu1', resume_guests_state_on_host_boot=True)
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'stopped' and cloud.cell.waiting == {}
-    assert 'are not tried again' in caplog.text
+    assert 'cannot start servers later' in caplog.text
 
 
 @pytest.mark.parametrize('change', [{'vm_state': 'stopped'}, {'task_state': 'powering-off'}, {'host': 'gpu2'}, None])
@@ -858,7 +858,7 @@ def test_a_server_that_changes_meanwhile_is_left_as_it_is(cloud, manager, server
     cloud.cell.errors['save_instance'] = errors.Conflict('it is being deleted')
     with caplog.at_level(logging.INFO):
         manager.guests.sync()
-    assert 'because the server was changed meanwhile: it is being deleted' in caplog.text
+    assert 'because another request changed the server at the same time: it is being deleted' in caplog.text
     assert cloud.cell.instances[server.uuid]['vm_state'] == 'active'
 
 

@@ -204,7 +204,7 @@ def test_a_claim_for_other_devices_than_are_held_is_refused() -> None:
         plan(made, A, request(1))
     assert isinstance(caught.value.__cause__, ClaimExists)
     assert str(caught.value.__cause__) == (
-        f'Instance {A} already holds other PCI devices on this host than it requests: {G0}, {G1}'
+        f'Instance {A} holds PCI devices on this host that do not match its requests: {G0}, {G1}'
     )
     assert made.used == ONE
 
