@@ -2,5 +2,5 @@
 
 ``placement.query`` turns a request into a query to Placement, ``hosts.snapshot`` reads the hosts, ``select`` chooses
 among them with filters and weighers, and ``placement.claims`` writes the choice into Placement. ``manager`` is the RPC
-endpoint. In this package "a select" means one call of ``select_destinations``.
+endpoint with the method ``select_destinations``.
 """

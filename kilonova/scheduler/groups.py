@@ -34,8 +34,8 @@ def prepare(
 
     ``uuids`` are the servers for which hosts are chosen. For policy affinity, the group's ``hosts`` are only the hosts
     of members that are not being moved. Raises NoValidHost if no filter or weigher for the group's policy is enabled.
-    Also raises it if all other members of an affinity group are being moved: until these moves end, the group's host
-    is unknown.
+    Also raises it if all other members of an affinity group are being moved, because each of them has two hosts until
+    its move is confirmed or reverted.
     """
     group = spec.instance_group if 'instance_group' in spec else None
     if group is None or 'uuid' not in group:
@@ -73,7 +73,7 @@ def _places(members: Collection[str], uuids: Sequence[str], snapshot: HostSnapsh
     table = snapshot.table
     with table.lock:
         for server in members:
-            # Servers of this request have no host yet, because the current scheduling call chooses it.
+            # Another member without a host may have a reservation. Servers of this request are just being scheduled.
             if server not in places and server not in uuids:
                 sent = {table.node(host_index)[1]['host'] for host_index in table.reservations.sent_to(server)}
                 if sent:

@@ -235,8 +235,8 @@ class _Request:
         self._answers = answers
         self._filters, self._weighers, self._prefilters, self._spec = enabled, weighers, ahead, spec
         section = conf.filter_scheduler
-        # A request that names no host does not count as a rebuild, even if its hints say so.
-        # A rebuild gets no allocation in Placement, so it is only safe on the host where the server already is.
+        # Only a request that names a host counts as a rebuild, because a rebuild writes no allocation in Placement.
+        # The allocation of a rebuilt server is on its present host, so another host would have no allocation for it.
         self._trace, self._is_rebuild = trace, filters.is_rebuild(spec) and self._names_hosts()
         self._settings = SelectSettings(
             alternates, section.host_subset_size, section.shuffle_best_same_weighed_hosts, trace
@@ -268,7 +268,7 @@ class _Request:
         try:
             if silent:
                 return self._by_candidates(query, uuids, claims)
-            # If the scheduler's own data are enough, Placement gets only one query and one claim for each chosen host.
+            # If the scheduler's own data are enough, each chosen host costs only one query and one claim in Placement.
             own = LocalCandidates.of(self._snapshot, self._qualified, self._spec, query, claims)
             if own is not None:
                 return self._by_offers(own, uuids, claims) or self._by_candidates(query, uuids, claims)
@@ -414,8 +414,8 @@ class _Request:
                 'or a temporary occurrence as compute nodes start up.'
             )
         elif unknown := self._snapshot.unusable(answer.by_root):
-            # A root provider that is not a known host is a host that was just added, or a provider of a shared disk.
-            # Read the hosts again, so that the scheduler knows hosts that were just added.
+            # ``unknown`` are root providers that are not in the host table: hosts just added, and shared providers.
+            # Read the hosts again, so that hosts that were just added are in the host table.
             self._snapshot.refresh()
             self._snapshot.tell_serviceless(unknown)
         return answer, fallback
@@ -445,7 +445,7 @@ class _Request:
         if the host may be in a cell that does not answer.
         """
         silent = self._snapshot.refresh()
-        # Find out now, before the choice, whether the server's cell answers: a cell may begin to answer at any moment.
+        # Check before the choice whether the server's cell answers: it may begin to answer after the choice.
         may_be_silent = bool(silent) and not self._snapshot.states(self._named_nodes())
         uuid = self._spec.instance_uuid if 'instance_uuid' in self._spec else ''
         with self._selection(CurrentHost(self._snapshot), None) as select:
@@ -467,7 +467,7 @@ class _Request:
             pinning=pinning,
         )
         if only_cell(self._spec) and len(self._snapshot.cells.uuids()) > 1:
-            # The server must stay in its cell. With a limit, Placement could return only hosts of other cells.
+            # The server must stay in its cell. Placement does not know cells, so a limited answer may lack its hosts.
             query.limit = None
         prefilters.run(
             self._prefilters,

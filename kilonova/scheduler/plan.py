@@ -10,13 +10,13 @@ from kilonova.scheduler.hosts.reservations import Request
 
 @dataclass(frozen=True)
 class Candidate:
-    """A chosen host, and the allocation that a server gets on it.
+    """A host that a server may get, and the allocation that the server gets on it.
 
     Attributes:
-        host: The chosen host.
+        host: The host.
         request: The allocation request; None if nothing is to be allocated because the server is on this host already.
-        held: True if an earlier call for the same server has already written the allocation. Placement's answer counts
-            the amounts as used in this case.
+        held: True if an earlier scheduling call for the same server has already written the allocation. Placement's
+            answer then counts its amounts as used, so they must not be subtracted again.
     """
 
     host: HostState

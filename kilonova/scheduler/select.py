@@ -64,10 +64,11 @@ class Offers(Protocol):
     """The hosts that may take a server, and the allocation that a server gets on each host.
 
     Attributes:
-        final: True if no other source of hosts is tried afterwards. The log then explains why no host was found.
-        most: Number of the best hosts that are tried, or None for all.
-        refusals: Maximum number of refused claims. After one more refusal no host is chosen. None means no maximum.
-        tries: Number of allocation requests of one host that are tried before the next host.
+        final: True if no other ``Offers`` are tried when these fail. The log then explains why no host was found.
+        most: Maximum number of hosts that are tried, best first. None means all hosts.
+        refusals: Maximum number of claims that Placement may refuse. After one more refusal no host is chosen. None
+            means no maximum.
+        tries: Maximum number of allocation requests of one host that are tried before the next host.
     """
 
     final: bool
@@ -114,17 +115,20 @@ class Offers(Protocol):
         ...
 
     def qualifies(self, host: HostState) -> bool:
-        """Return whether the host may be claimed. Called before the claim, while the host table's lock is not held."""
+        """Return whether the host has the required traits and aggregates, which may take a query to Placement.
+
+        Called before the claim, while the host table's lock is not held, so that no thread waits for the query.
+        """
         ...
 
 
 class Select:
-    """One choice of hosts for the servers of a request.
+    """One choice of hosts for the servers of a request. It is a context manager.
 
-    It is a context manager, which removes its reservations in the host table at the end, except those of servers with a
-    confirmed claim. If ``claims`` is None, nothing is claimed, and the host table's lock is held in the ``with`` block,
-    because all reservations are temporary and other threads must not see them. If ``building`` is True, chosen servers
-    count as builds under way on their hosts.
+    At the end of the ``with`` block, it removes its reservations in the host table, except those of servers with a
+    confirmed claim. If ``claims`` is None, it only tries which hosts fit: nothing is claimed, and the host table's lock
+    is held in the whole block, so that other threads do not see the temporary reservations. If ``building`` is True,
+    chosen servers count as builds in progress on their hosts.
     """
 
     def __init__(
@@ -147,15 +151,16 @@ class Select:
         self._states: dict[int, HostState] = {}
         # Function that returns the servers of a host. All hosts share it, so that the servers' rows are read only once.
         self._servers_of = snapshot.servers.on()
-        # True for each host that passed the filters for the previous servers of the same request.
+        # Boolean array of the hosts that passed the filters for earlier servers of this request; None before the first.
         self._passed: Mask | None = None
         # Filters whose method ``mask`` may pass too many hosts. They check each host again before it is chosen.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
         # Indexes of the hosts of the last choice, best first.
         self._order: list[int] = []
-        # Servers with a reservation of this choice, and servers whose claims are confirmed.
+        # Servers for which this object has made a reservation.
         self._made: list[str] = []
+        # Servers with a confirmed claim, which keep their reservations after the ``with`` block.
         self._kept: Collection[str] = ()
 
     def __enter__(self) -> Self:
@@ -174,10 +179,10 @@ class Select:
                 self._table.lock.release()
 
     def plan(self, uuids: Sequence[str]) -> SelectionPlan | None:
-        """Return a plan with a choice for each server, or None if there are not enough hosts.
+        """Return a plan with a host for each server, or None if there are not enough hosts.
 
-        The claims of a plan are confirmed, which raises the errors of ``Claims.confirm``. If the result is None, the
-        caller must release the claims that were already written.
+        If there are enough hosts, ``Claims.confirm`` checks whether the operations still need them, and may raise
+        Cancelled or Unanswered. If the result is None, the caller must release the claims that were already written.
         """
         chosen: list[tuple[int | None, Candidate]] = []
         for index, uuid in enumerate(uuids):
@@ -196,7 +201,7 @@ class Select:
         others: list[list[Candidate]] = [[] for _ in choices]
         if self._settings.alternates:
             with self._table.lock:
-                # If there is only one server, its order of the hosts is still right. Otherwise sort the hosts again.
+                # Alternates need the order of the hosts. After several choices it may have changed: sort again.
                 if len(uuids) > 1:
                     self._order = self._best(self._filter(len(uuids)))
                 taken = {host_index for host_index, _ in chosen}
@@ -236,10 +241,12 @@ class Select:
         return None if held is None else (self._moved(uuid, held), held)
 
     def _reserve(self, uuid: str, order: deque[int], tried: _Tried) -> tuple[int, HostState, Request | None] | None:
-        """Reserve the next host and allocation request for the server, or return None if no host is left.
+        """Reserve resources for the server on the next host that fits.
 
-        Hosts without a fitting request are removed from ``order``. If claims of other threads may take the resources
-        for all fitting requests of a host, wait until these claims end, up to WAIT seconds in total.
+        Return (index of the host, HostState, allocation request), or None if no host is left. The allocation request is
+        None if no allocation is needed. Hosts without a fitting request are removed from ``order``. If each fitting
+        request of a host needs resources that claims of other threads may take, wait until these claims end, up to WAIT
+        seconds in total.
         """
         until = time.monotonic() + WAIT
         while order:
@@ -297,9 +304,10 @@ class Select:
         return choice
 
     def _moved(self, uuid: str, choice: Candidate) -> int | None:
-        """Move the server's reservation to the host on which an earlier call wrote the server's allocation.
+        """Replace the server's reservation by one on the host where the server already has an allocation.
 
-        Return the host's index, or None if the host is not in the host table.
+        ``choice`` is this host and the allocation, which an earlier call of ``select_destinations`` wrote. Return the
+        host's index, or None if the host is not in the host table.
         """
         assert choice.request is not None
         with self._table.lock:
@@ -316,8 +324,8 @@ class Select:
                         self._building,
                     ),
                 )
-                # Placement's answer already counts this claim as used, so it must not be subtracted from the answer.
-                # The time 0 marks the claim as older than Placement's answer.
+                # Placement's answer already counts this existing allocation, so do not subtract it again.
+                # With time 0 the allocation is older than the answer. Only newer claims are subtracted from the answer.
                 self._table.reservations.made(uuid, 0.0)
                 self._made.append(uuid)
             self._states.pop(host_index if host_index is not None else -1, None)
@@ -367,7 +375,7 @@ class Select:
         places, weights, count = places[weighable], weights[weighable], self._offers.most
         if count is not None and len(places) > count:
             # Keep the best ``count`` hosts, and also all hosts with the same weight as the last of the best hosts.
-            # The sort after this block decides which of the hosts with equal weights are used.
+            # Among hosts with equal weights, the sort after this block decides which hosts are used.
             least = np.partition(weights, len(weights) - count)[len(weights) - count]
             places, weights = places[weights >= least], weights[weights >= least]
         if self._settings.shuffle_best:
@@ -455,10 +463,10 @@ class Select:
         return passing
 
     def _named(self, passing: Mask) -> tuple[Mask, bool]:
-        """Restrict the array ``passing`` to hosts that the request names, and remove hosts that it excludes.
+        """Restrict the boolean array ``passing`` to hosts that the request names, and exclude its ``ignore_hosts``.
 
-        Return (the new array, whether the request forces hosts). Filters do not run for forced hosts, but they run for
-        the host of a requested destination.
+        Return (the new array, whether the request forces hosts by ``force_hosts`` or ``force_nodes``). Filters do not
+        run for forced hosts. They do run for the host of a ``requested_destination``.
         """
         ignored = {name.lower() for name in self._names('ignore_hosts')}
         if ignored:
@@ -549,7 +557,8 @@ class Select:
     def _multiplier(self, weigher: Any, places: NDArray[np.int64], guard: Guard) -> Any:
         """Return the weigher's multiplier: one number for all hosts, or an array with one number for each host.
 
-        An array is returned if metadata of aggregates or the weigher's class override the configured number.
+        The result is an array if aggregates set the multiplier in their metadata, or if the weigher's class overrides
+        ``weight_multiplier``. ``places`` are the indexes of the hosts.
         """
         if type(weigher).weight_multiplier is not weighing.BaseHostWeigher.weight_multiplier:
             return np.asarray(
@@ -571,7 +580,7 @@ class Select:
 
 
 class _Tried:
-    """The allocation requests of each host that the scheduler already tried to claim for one server."""
+    """The allocation requests that the scheduler has already tried to claim on each host, for one server."""
 
     def __init__(self) -> None:
         self._of: dict[int, list[Request]] = {}
@@ -592,7 +601,7 @@ class _Tried:
 
 
 class _Steps:
-    """Writes the result of each filter to the trace and to the log."""
+    """Writes the result of each filter to the log and to the Trace of the choice, if the choice is traced."""
 
     def __init__(self, select: Select, trace: Trace | None) -> None:
         self._table, self._trace = select._table, trace  # noqa: SLF001 - the same module

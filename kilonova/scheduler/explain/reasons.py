@@ -42,11 +42,13 @@ LOG = logging.getLogger(__name__)
 
 # Maximum length of the explanation, so that it fits into a fault's message after 'No valid host was found. '.
 ROOM = 225
-# If more hosts than this are considered, Placement is not asked why it left hosts out: the queries would take too long.
+# If more hosts than this are considered, Placement is not queried for reasons, because that would take too long.
 MANY_HOSTS = 2000
-# Maximum number of request groups for which Placement is asked why it left hosts out.
+# Maximum number of request groups for which Placement is queried for reasons. Other groups are not explained.
 MANY_GROUPS = 8
+# Maximum number of failed checks in a report.
 MANY_CHECKS = 60
+# The amount that a host has, if it is not known.
 UNKNOWN = -1
 # {name of a filter class: words for the user}. '{have}' is replaced by "have" or "has".
 WORDS: Mapping[str, str] = MappingProxyType(
@@ -148,10 +150,10 @@ class RefusalReport:
         return self.servers == 1 and any(not keys for keys, _ in self.groups())
 
     def hosts(self, most: int) -> list[dict[str, Any]]:
-        """Return up to ``most`` hosts with their reasons for administrators, hosts with the fewest reasons first.
+        """Return at most ``most`` hosts with the reasons why they do not fit, for administrators.
 
-        Each dict has 'host', 'turned_away_by' (the names of the failed checks) and 'why' (a text for each check, with
-        the compared values).
+        Hosts with the fewest reasons come first. Each dict has 'host', 'turned_away_by' (the names of the failed
+        checks) and 'why' (a text for each failed check, with the amounts that it compared).
         """
         found: list[dict[str, Any]] = []
         for keys, places in sorted(self.groups(), key=lambda item: len(item[0])):
@@ -203,9 +205,9 @@ def explain(
 ) -> RefusalReport:
     """Return the reasons why none of the hosts takes the request.
 
-    ``offered`` is {node uuid: allocation requests}, made from Placement's answer. Nodes in it have the requested traits
-    and amounts. ``servers`` is the number of requested servers. ``named`` has the uuids of the nodes that the request
-    names. It is None if the request names no node.
+    ``offered`` is {node uuid: allocation requests} from Placement's answer. These nodes have the requested traits and
+    amounts, so something else rejects them, such as a filter. ``servers`` is the number of requested servers. ``named``
+    is None, or the uuids of the only nodes that the request allows.
     """
     why = _Why(snapshot, placement, spec, query, filters, offered, named)
     with snapshot.table.lock:
@@ -213,7 +215,7 @@ def explain(
         why.ask_filters()
     why.ask_placement()
     checks = [check for check in why.checks.values() if check.failing.any()]
-    # ``RefusalReport.groups`` uses one bit of an integer for each check, so the number of checks is limited.
+    # ``RefusalReport.groups`` uses one bit of an integer for each check, so only MANY_CHECKS checks are reported.
     return RefusalReport(why.names, servers, checks[:MANY_CHECKS])
 
 
@@ -258,7 +260,7 @@ class _Why:
 
     # -- reasons from the host table -----------------------------------------------------------------------------------
     def ask_table(self) -> None:
-        """Find reasons in the host table: wrong zone, service disabled or down, too little memory, too few devices."""
+        """Find reasons in the host table why hosts do not fit: wrong zone, disabled, down, too few free resources."""
         table, arrays = self._snapshot.table, HostArrays(self._snapshot)
         self._arrays = arrays
         self._considered = table.present(self._snapshot.cells.uuids())
@@ -394,8 +396,8 @@ class _Why:
             words, unit = _amount(name, amount)
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
-                # A host without a provider in Placement's answer lacks the resource.
-                # The host has no shared provider of the resource: each provider in the answer belongs to one host.
+                # All providers with the amount belong to hosts: no shared provider (shared disk) has the resource.
+                # So each host that is not in ``able``, the root providers of these providers, lacks the amount.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():
@@ -407,7 +409,8 @@ class _Why:
     def _ask_group(self, group: Group, suffixes: list[str]) -> None:
         """Find the hosts that cannot serve all of these equal request groups, by queries to Placement.
 
-        A provider that has the resources for n of the groups counts n times. It counts only once if each group must
+        ``group`` is one of the groups, and ``suffixes`` are the suffixes of all. A host can serve as many groups as its
+        providers together. A provider with the resources for n groups serves n groups, or one group if each group must
         have its own provider (group policy "isolate").
         """
         ((name, amount),) = group.resources.items()
@@ -415,7 +418,7 @@ class _Why:
         names = ','.join([*sorted(group.required), *sorted(f'!{one}' for one in group.forbidden)])
         traits = {'required': names} if names else {}
         most = 1 if self._query.policy == 'isolate' else len(suffixes)
-        # Query for the amount of one group, then of two groups, and so on, until no provider has this amount.
+        # Query for providers with the amount of one group, of two groups, and so on, until no provider has it.
         for found in itertools.takewhile(
             bool, (self._roots(resources=f'{name}:{amount * times}', **traits) for times in range(1, most + 1))
         ):
@@ -434,10 +437,10 @@ class _Why:
         self._add(key, words, (has < len(suffixes)) & self._asked_about(), has * amount)
 
     def _roots(self, **asked: str) -> list[str]:
-        """Return the root provider of each provider that Placement lists for the query parameters ``asked``.
+        """Return the root providers of all providers that Placement lists for the query parameters ``asked``.
 
-        A root provider is in the result once for each such provider in its tree. The list is empty if Placement does
-        not know a trait in the parameters.
+        A root provider is in the list once for each listed provider of its tree, so that callers can count the
+        providers. The list is empty if Placement does not know a trait in the parameters.
         """
         try:
             return [row['root_provider_uuid'] for row in self._placement.list_providers(**asked)]
@@ -455,9 +458,9 @@ class _Why:
         return found & self._asked_about()
 
     def _asked_about(self) -> Mask:
-        """Return a boolean array that is True for the hosts that Placement knows and did not offer.
+        """Return a boolean array that is True for the hosts that are in Placement but not in its answer.
 
-        A host that Placement does not know is left out, because this is already the reason why it was not offered.
+        For hosts that are not in Placement, this is already reported as the reason.
         """
         unknown = self.checks.get(f'trait:{OWNER}')
         return self._unoffered if unknown is None else self._unoffered & ~unknown.failing

@@ -117,8 +117,8 @@ def capacity(
 ) -> FittingServers:
     """Return how many more servers of this request fit, if each server is requested separately.
 
-    ``cell_names`` is {cell uuid: name}. The result is 0 servers if no host can ever take the request. Raises Unanswered
-    if Placement or all cells do not answer.
+    ``cell_names`` is {cell uuid: name}. The total in the result is 0 if no host fits. Raises Unanswered if Placement
+    does not answer, or if no cell answers.
     """
     try:
         candidates = manager.candidates(spec)
@@ -149,8 +149,8 @@ def _fits_on(
     """Return how many servers fit on one host if they are requested one after the other."""
     with contextlib.ExitStack() as stack:
         for number in range(MOST):
-            # Simulate a request for one more server. The earlier servers count as complete, not as builds in progress.
-            # ``stack`` keeps the earlier servers' reservations until the loop ends, so their resources are in use.
+            # Simulate a request for one more server. Earlier simulated servers do not count as builds in progress.
+            # ``stack`` keeps the reservations of these earlier servers, so that their resources stay used.
             choice = Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
             plan = stack.enter_context(choice).plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:

@@ -65,10 +65,11 @@ class BaseFilter:
 
 
 class BaseHostFilter(BaseFilter):
-    """Base class of filters that check hosts. ``conf`` is set before the first use.
+    """Base class of the filters. ``conf`` is set before the first use.
 
     If ``RUN_ON_REBUILD`` is True, the filter also checks the host of a server that is rebuilt. If ``at_most`` is True,
-    ``mask`` may pass too many hosts, so ``host_passes`` is called as well for each host that would be chosen.
+    ``mask`` may be True for hosts that do not pass. The scheduler then also calls ``host_passes`` for each host before
+    it chooses the host.
     """
 
     RUN_ON_REBUILD: ClassVar[bool] = False
@@ -111,17 +112,20 @@ def is_rebuild(spec_obj: RequestSpec) -> bool:
 
 
 def is_forced_move(spec_obj: RequestSpec) -> bool:
-    """Return whether an administrator forces the move of a server to a host.
+    """Return whether an administrator forces the move of a server to a host (``force`` in the API request).
 
-    In this case, the scheduler only checks that the host is up. The creation of a server on a named host is not a
-    forced move.
+    The scheduler then runs no filters and only checks that the host is up. The creation of a server on a named host
+    also uses ``force_hosts``, but is not a forced move.
     """
     forced = 'force_hosts' in spec_obj and bool(spec_obj.force_hosts)
     return forced and _hint(spec_obj, '_nova_forced_move') == ['true']
 
 
 def _hint(spec_obj: RequestSpec, name: str) -> list[str] | None:
-    """Return the value of a scheduler hint that users cannot set, or None if the request does not have it."""
+    """Return the value of a scheduler hint that only Kilonova sets, or None if the request does not have it.
+
+    Such hints are ``_nova_check_type`` and ``_nova_forced_move``. Users cannot set them.
+    """
     hints = (spec_obj.scheduler_hints if 'scheduler_hints' in spec_obj else None) or {}
     found: list[str] | None = hints.get(name)
     return found
@@ -165,7 +169,7 @@ def passing(one: BaseFilter, hosts: Sequence[Any], spec_obj: RequestSpec, guard:
     def all_at_once() -> bool:
         found = one.filter_all(hosts, spec_obj)
         if found is not None:
-            # If the filter raises an error after it yielded hosts, these hosts are kept.
+            # If ``found`` is a generator that raises an error, only the hosts that it yielded before pass.
             kept.extend(found)
         return found is not None
 

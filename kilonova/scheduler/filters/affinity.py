@@ -48,9 +48,10 @@ class SameHostFilter(BaseHostFilter):
 
 
 class ServerGroupAntiAffinityFilter(BaseHostFilter):
-    """Reject hosts that have max_server_per_host (default 1) members of the group, if its policy is anti-affinity.
+    """Reject hosts that already have as many members of the request's server group as one host may have.
 
-    The server for which a host is chosen is not counted.
+    The filter is for groups with policy anti-affinity. The number is the group's rule ``max_server_per_host``, by
+    default 1. The server for which a host is chosen is not counted.
     """
 
     def mask(self, arrays: HostArrays, spec_obj: RequestSpec) -> Any:

@@ -63,10 +63,10 @@ def aggregate_values(host_state: HostState, key: str) -> set[str]:
 def lowest(
     values: Iterable[str], default: Any = None, cast_to: Callable[[str], Any] = int, based_on: Callable[..., Any] = min
 ) -> Any:
-    """Return the lowest of some numbers that are given as texts, or ``default`` if ``values`` is empty.
+    """Return the lowest of the numbers in ``values``, which are texts, or ``default`` if ``values`` is empty.
 
-    If ``based_on`` is given, this function chooses the number in place of ``min``. Raises ValueError if a text is not a
-    number.
+    ``cast_to`` converts a text to a number. ``based_on`` chooses one of the numbers: with ``max`` in place of ``min``,
+    the result is the highest number. Raises ValueError if a text is not a number.
     """
     numbers = [cast_to(value) for value in values]
     return based_on(numbers) if numbers else default

@@ -17,7 +17,7 @@ def _is_member(value: str, wanted: str) -> bool:
     return wanted in value
 
 
-# Operators for numbers. As in Nova, ``=`` means "at least".
+# Operators that compare numbers in extra specs. As in Nova, ``=`` means "greater than or equal to".
 _NUMBERS: dict[str, Callable[[Any, Any], bool]] = {
     '=': operator.ge,
     '==': operator.eq,

@@ -18,11 +18,11 @@ LOG = logging.getLogger(__name__)
 
 
 class NUMATopologyFilter(BaseHostFilter):
-    """Pass only hosts whose NUMA cells have the requested CPUs, memory and pages near the server's PCI devices.
+    """Pass only hosts whose NUMA cells have the requested CPUs, memory and pages, with suitable PCI devices.
 
     All hosts pass if the request has no NUMA cells, dedicated CPUs or page size. The check runs the same code as the
-    claim on the host. It also removes allocation candidates whose PCI devices are too far from the NUMA cells that
-    would be used.
+    claim on the host. It also removes allocation candidates whose PCI devices are on NUMA cells that the PCI NUMA
+    affinity policy of the request does not allow.
     """
 
     def host_passes(self, host_state: HostState, spec_obj: RequestSpec) -> bool:

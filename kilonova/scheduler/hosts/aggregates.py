@@ -37,7 +37,7 @@ class Aggregates:
             if mark == self._mark:
                 return
             found = aggregates.snapshot(connection)
-        # Another write at the same moment may get the same timestamp, so a very recent timestamp is not trusted.
+        # If a timestamp is very recent, read again at the next call: a later write may get the same timestamp.
         young = any(
             (dt.datetime.now(dt.UTC).replace(tzinfo=None) - stamp).total_seconds() < OVERLAP
             for stamp in mark

@@ -36,10 +36,11 @@ class HostArrays:
         self._answers.clear()
 
     def answer(self, plugin: object, form: str, spec_obj: RequestSpec) -> Any:
-        """Return the result of ``plugin.mask`` or ``plugin.values``. ``form`` is the name of the method.
+        """Return the array that ``plugin.mask`` or ``plugin.values`` returns, with one value for each host.
 
-        The result is computed once and kept until ``forget`` is called. It has one entry for each host. Filters and
-        weighers without a method for a single host read the host's entry from it.
+        ``plugin`` is a filter or weigher, and ``form`` is the name of the method. The array is computed once and kept
+        until ``forget`` is called. A filter or weigher that has no method for a single host takes the host's value from
+        it.
         """
         key = id(plugin), form
         if key not in self._answers:
@@ -86,7 +87,8 @@ class HostArrays:
     def by_aggregates(self, answer: Callable[[list[Mapping[str, str]]], Any], kind: DTypeLike = np.bool_) -> Any:
         """Return an array with one value for each host: ``answer(metadata of the aggregates that contain the host)``.
 
-        ``answer`` is called once for each combination of aggregates. ``kind`` is the type of the array.
+        The argument of ``answer`` is a list of dicts, which is empty for a host in no aggregate. Hosts in the same
+        aggregates share one call of ``answer``. ``kind`` is the type of the array's values.
         """
         found = np.full(len(self.table['live']), answer([]), kind)
         hosts: dict[tuple[int, ...], list[str]] = {}

@@ -31,9 +31,9 @@ LOG = logging.getLogger(__name__)
 CELL_THREADS = 16
 # Maximum seconds between a row's timestamp and the commit that makes the row visible to readers.
 OVERLAP = 10.0
-# A row that changed less than this many seconds ago is read again, as a later write may have the same timestamp.
+# A row read less than this many seconds after its last change is read again: a later change may keep its timestamp.
 UNSETTLED = 0.05
-# Seconds between two readings of the list of down services. Heartbeats arrive less often, so this is often enough.
+# Seconds between two readings of the list of down services. Heartbeats are less frequent than these readings.
 DOWN_EVERY = 1.0
 # Seconds between two readings of all rows of a cell. Other readings read only changed rows, and may miss a change.
 RELOAD_EVERY = 600.0
@@ -61,9 +61,11 @@ def reading(database: engine.Database) -> Iterator[engine.Connection]:
 
 
 class CellReader:
-    """State of the reading of one cell: timestamps of the rows that were read, and the time of the last reading.
+    """The state of the scheduler's reading of one cell.
 
-    ``read_until`` is the time of the last reading by the clock of the cell's database.
+    ``nodes`` and ``services`` are {row id: timestamp of the row that was read}. ``read_until`` is the time of the last
+    reading by the clock of the cell's database. The next reading asks for rows that have changed since a few seconds
+    before this time.
     """
 
     def __init__(self, database: engine.Database) -> None:
@@ -149,8 +151,8 @@ class CellReaders:
                     [row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
-                # Read first which servers the hosts have reported, and then the rows of the hosts.
-                # If the rows were read first, a server could lose its reservation before its host's row contains it.
+                # Read which servers the hosts have reported before the rows of the hosts are read.
+                # In the opposite order, a reservation could be removed before its host's row counts the server.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []

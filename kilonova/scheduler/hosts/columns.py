@@ -125,5 +125,5 @@ class HostIndex:
         return found
 
     def these(self, uuids: Iterable[str]) -> Mask:
-        """Return a boolean array that is True for the nodes with these uuids. Unknown uuids are left out."""
+        """Return a boolean array that is True for the nodes with these uuids. Uuids of unknown nodes are ignored."""
         return self.mask([self._of_uuid[uuid] for uuid in uuids if uuid in self._of_uuid])

@@ -25,7 +25,7 @@ from kilonova.scheduler.hosts.reservations import Reservations
 
 # The properties of a device that requests can name, as sorted (name, value) pairs.
 Key = tuple[tuple[str, object], ...]
-# Keys of a pool that PCI requests cannot ask for: the PCI address, and the names of resource providers of the host.
+# Keys of a pool that PCI requests cannot name: PCI address, provider uuid, PF interface, providers of the PF.
 _OWN_KEYS = frozenset(('address', 'rp_uuid', 'parent_ifname', PORT_PROVIDERS))
 
 
@@ -103,7 +103,7 @@ class FreeDevices:
         if any(one.requests for one in taken):
             stored = parsed_pools(*self._texts[host_index])
             # Copies of a pool share the object ``keys`` with the original pool, so its id identifies the pool.
-            # ``left`` has no entry for a pool whose devices can't be used, as another function of the card is reserved.
+            # A pool without an entry in ``left`` has no usable device, for example because its PF is reserved.
             left = {id(pool.keys): pool.count for pool in less(stored, taken).pools}
             return [left.get(id(pool.keys), 0) for pool in stored.pools]
         gone: Counter[str | None] = Counter()

@@ -2,7 +2,7 @@
 
 Attributes have Nova's names, so that filters written for Nova work. Values that need parsing or an SQL statement are
 computed when they are first read. A HostState shows the host at the time of its creation: its row in the host table,
-minus the resources that this scheduler has reserved for servers that the row does not contain yet.
+minus the resources that this scheduler has reserved for servers that the row does not count yet.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ def parsed_pools(stored: str | None, topology: str | None) -> PciPools:
 
 
 def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
-    """Return a copy of the pools without the devices of these reservations.
+    """Return a copy of the pools of free PCI devices without the devices that are reserved.
 
-    Devices that Placement allocated are subtracted first, and then devices that Placement does not count.
+    ``stored`` are the pools in the host's row, and ``taken`` the scheduler's reservations on the host. Devices with an
+    allocation in Placement are subtracted from the pool of their provider first. Then devices that Placement does not
+    know are subtracted from pools that match their PCI requests.
     """
     pools = stored.copy()
     gone: Counter[str | None] = Counter()
@@ -59,9 +61,10 @@ def less(stored: PciPools, taken: Collection[Reservation]) -> PciPools:
 
 
 def _take(pools: PciPools, request: objects.InstancePCIRequest, cells: Sequence[Any] | None) -> None:
-    """Remove ``request.count`` devices for a request from the pools, or all that are left if there are fewer.
+    """Remove ``request.count`` devices that match a PCI request from ``pools``, or fewer if not enough are left.
 
-    There may be fewer, because the host's row may already count the server that has the reservation.
+    Devices on the NUMA cells ``cells`` are preferred. Too few may be left because the host's row may already count
+    the server, before its reservation is removed.
     """
     for count in range(request.count, 0, -1):
         wanted = [request if count == request.count else request.replaced(count=count)]
@@ -298,8 +301,8 @@ class HostState:
     def topology_of(self, spec: RequestSpec, request: Request | None) -> objects.InstanceNUMATopology | None:
         """Return the NUMA topology that a server of this request gets on the host with this allocation.
 
-        Return None if the request or the host has no NUMA topology, or if the server does not fit. This is possible on
-        a host that the request forces, because filters do not run for such a host.
+        Return None if the request or the host has no NUMA topology, or if the server does not fit. A server may not fit
+        on a host that the request forces, because filters do not run for such a host.
         """
         wanted = spec.numa_topology if 'numa_topology' in spec else None
         if wanted is None or self.numa is None:

@@ -1,11 +1,11 @@
 """Reservations: resources that this scheduler process gave to servers, and that the hosts' rows do not contain yet.
 
-    ledger = Reservations(lock, count)              # of table.Table, which subtracts reservations from its columns
-    ledger.take(uuid, Reservation(host_index, …))        # before the claim: other threads see the resources as used
-    ledger.made(uuid)                               # the claim is written
-    ledger.give_back(uuid)                          # the claim was refused or released
-    ledger.reported(uuid)                           # the host's row contains the server
-    made, under_way = ledger.since(asked)
+    reservations = Reservations(lock, count)              # ``count`` subtracts them from the columns of table.Table
+    reservations.take(uuid, Reservation(host_index, …))   # before the claim: other threads see the resources as used
+    reservations.made(uuid)                               # the claim is written
+    reservations.give_back(uuid)                          # the claim was refused or released
+    reservations.reported(uuid)                           # the host's row counts the server
+    made, under_way = reservations.since(asked)           # claimed amounts since that time, and amounts being claimed
 
 Threads that choose at the same time all see the same free devices in Placement's answers. So each thread subtracts the
 claims that other threads made after Placement answered, and waits for claims that are under way. Without this, 50
@@ -30,7 +30,7 @@ from kilonova.virt.hardware.constraints import shared_cpus
 Request = dict[str, Any]
 # {(provider uuid, resource class): amount}
 Uses = Counter[tuple[str, str]]
-# Seconds after which a reservation is removed if no host has reported the server. Requests end earlier than that.
+# Seconds after which a reservation is removed if no host has reported the server. Scheduling calls are shorter.
 FORGET_AFTER = 60.0
 # Seconds for which a stored answer of Placement about hosts is used for further requests.
 BELIEVED = 5.0
@@ -112,15 +112,16 @@ def uses(request: Request) -> Uses:
 class Reservations:
     """All reservations of one scheduler process.
 
-    ``count`` is called with (reservation, 1) after a reservation is added, and with (reservation, -1) after it is
-    removed. It is not called for the reservations of a deleted host.
+    ``count(reservation, sign)`` is a function that updates the columns of the host table. It is called with sign 1
+    after a reservation is added, and with -1 after it is removed. It is not called for reservations on a deleted host,
+    which has no columns any more.
     """
 
     def __init__(self, lock: threading.RLock, count: Callable[[Reservation, int], None]) -> None:
         self._changed, self._count = threading.Condition(lock), count
         self._of: dict[str, Reservation] = {}
         self._on: dict[int, dict[str, Reservation]] = {}
-        # Claims of servers whose hosts have reported them: (monotonic time of the claim, claimed amounts).
+        # (Monotonic time, amounts) of claims whose server is reported. Older answers of Placement do not count them.
         self._counted: deque[tuple[float, Uses]] = deque()
         # A number that grows with each change. Callers may reuse a sum of reservations until this number changes.
         self.version = 0
@@ -150,8 +151,8 @@ class Reservations:
     def reported(self, uuid: str) -> None:
         """Remove a server's reservation because its host has reported the server.
 
-        Stored answers of Placement may be older than the server's claim, and then show the claimed amounts as free. So
-        ``since`` still returns these amounts for such answers.
+        A stored answer of Placement that is older than the server's claim still shows the claimed amounts as free. So
+        ``since`` returns these amounts for older answers.
         """
         reservation = self._of.get(uuid)
         if reservation is not None and reservation.claimed is not None:
@@ -182,8 +183,8 @@ class Reservations:
     def forget_old(self, now: float | None = None) -> None:
         """Remove reservations of servers that no host has reported within FORGET_AFTER seconds.
 
-        Also forget old claims of servers that hosts have reported. Every stored answer of Placement is newer than these
-        claims, and so counts them already.
+        Also remove the claims of reported servers that are older than 2 * BELIEVED seconds: every stored answer of
+        Placement is newer and already counts the amounts of these claims.
         """
         now = time.monotonic() if now is None else now
         self._counted = deque(one for one in self._counted if now - one[0] <= 2 * BELIEVED)

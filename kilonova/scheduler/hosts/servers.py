@@ -65,10 +65,11 @@ class Servers:
             return waiting_boots(connection, operations)
 
     def coming(self, uuids: Collection[str]) -> set[str]:
-        """Return the servers of ``uuids`` that are not in any cell yet. They still have a build request.
+        """Return the servers of ``uuids`` that still have a build request, because they may not be in any cell yet.
 
-        Callers must call this before they read the cells, because a server is written to its cell before its build
-        request is deleted. A server that has no build request and is in no cell was deleted, or its boot failed.
+        Call this before reading the cells. A new server is written to its cell before its build request is deleted, so
+        with this order each existing server is found. A server that has no build request and is in no cell was deleted,
+        or its boot failed.
         """
         if not uuids:
             return set()

@@ -65,11 +65,12 @@ class HostSnapshot:
             return self.cells.silent
 
     def outdated(self) -> bool:
-        """Read down hosts and reserved servers again. Return whether a refused request should choose again.
+        """Read again which hosts are down and which servers need their reservations. Return whether this has changed.
 
-        Return True if a host that counted as down is up, or if a server no longer needs its reservation on a host (its
-        boot failed, it was deleted, or its host reported it). The host table gets the new state. Runs one to three SQL
-        statements for each cell with a down host or a reserved server, and one more for all cells.
+        If so, the caller repeats a choice that found no host. True means that a host that counted as down is up, or
+        that a server no longer needs its reservation on a host (its boot failed, it was deleted, or its host reported
+        it). The host table gets the new state. Runs one to three SQL statements for each cell with a down host or a
+        reservation, and one more for all cells.
         """
         with self.table.lock:
             known = [
@@ -79,16 +80,17 @@ class HostSnapshot:
         coming = self.servers.coming({uuid for _, _, sent in known for uuid in sent})
         found = [self._look_again(cell, before, sent, coming) for cell, before, sent in known if before or sent]
         if any(ended for _, ended in found):
-            # Read the hosts' rows now, after it was read which servers no longer need their reservations.
-            # If the rows were read first, a server could lose its reservation before its host's row contains it.
+            # Read the hosts' rows after it was read which servers no longer need their reservations.
+            # In the opposite order, a reservation could be removed before its host's row counts the server.
             self.refresh()
         return any(itertools.chain.from_iterable(found))
 
     def _look_again(self, cell: CellReader, before: set[int], sent: list[str], coming: set[str]) -> tuple[bool, bool]:
         """Return (whether a down host of the cell is up now, whether a server no longer needs its reservation).
 
-        ``before`` has the ids of services that count as down. ``sent`` has the servers with a reservation, and
-        ``coming`` the servers that are in no cell yet. The host table gets the new state.
+        ``before`` has the ids of the services that have counted as down so far. ``sent`` has the uuids of the servers
+        with a reservation, and ``coming`` the uuids of new servers that may not be in a cell yet. The host table gets
+        the new state.
         """
         try:
             with reading(cell.database) as connection:

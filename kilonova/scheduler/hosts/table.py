@@ -26,8 +26,8 @@ from kilonova.scheduler.hosts.devices import FreeDevices
 from kilonova.scheduler.hosts.reservations import Reservation, Reservations
 from kilonova.scheduler.hosts.services import Services
 
-# Equal texts in the rows of several hosts (for example CPU descriptions) are stored only once in memory.
-# TEXTS: maximum number of stored texts per host. If there are more, texts that no row uses are removed.
+# Equal texts of the columns _SHARED (for example CPU descriptions) are stored once in memory for all hosts.
+# If more than TEXTS * (number of hosts) texts are stored, texts that no row uses are removed.
 TEXTS = 12
 _SHARED = ('cpu_info', 'supported_instances', 'numa_topology', 'hypervisor_type', 'stats', 'metrics')
 

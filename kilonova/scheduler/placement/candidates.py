@@ -1,13 +1,15 @@
 """Hosts in Placement's answer, and the current host of a server that is rebuilt.
 
-    asked = time.monotonic()
-    answer = CandidateResponse(placement.allocation_candidates(query.pairs()), query, clones, asked, table.standing())
+    answers, hosts = CandidateCache(), table.standing()
+    with answers.turn(query, hosts) as answer:        # the stored answer to an equal query, or None
+        if answer is None:
+            asked = time.monotonic()
+            found = placement.allocation_candidates(query.pairs())
+            answer = CandidateResponse(found, query, clones, asked, hosts)
+            answers.keep(answer)                      # for equal queries of the next seconds
     offers = PlacementCandidates(snapshot, spec, answer)
-    with answers.turn(query, hosts) as kept:          # equal queries of the next seconds get the same answer
-        if kept is None:
-            answers.keep(answer)
 
-``manager`` passes these hosts to ``select``.
+``manager`` passes ``offers`` to ``select``.
 """
 
 from __future__ import annotations
@@ -47,12 +49,13 @@ class CandidateResponse:
     """Placement's allocation candidates for one query.
 
     Attributes:
-        found: Body of Placement's answer.
+        found: Body of the response of GET /allocation_candidates.
         query: The query that was sent.
         clones: {suffix of a group: suffixes of equal groups that were not sent}. ``expand`` adds these groups.
         asked: Monotonic time just before the query was sent.
         hosts: Fingerprint of the hosts (``Table.standing``) when the query was sent.
-        late: Root providers of hosts that have less priority: they come after other hosts of the same weight.
+        late: Root providers of hosts that were only found with VCPU in place of PCPU. These hosts come after other
+            hosts of the same weight.
     """
 
     found: dict[str, Any]
@@ -87,8 +90,9 @@ class CandidateCache:
 
     If many equal requests for devices that only Placement knows (vGPUs, accelerators) arrive together, only one query
     is sent. Claims that were made after the answer are subtracted from its capacity. Each chosen host is still checked
-    by its claim, and a stored answer never causes a refusal. A stored answer is no longer used if hosts were added or
-    removed, or if one of its hosts has no capacity left.
+    by its claim in Placement. If no host of a stored answer can be claimed, Placement is queried before the request is
+    refused. A stored answer is no longer used if hosts were added or removed, or if one of its hosts has no capacity
+    left.
     """
 
     def __init__(self) -> None:
@@ -143,10 +147,11 @@ def can_be_kept(query: CandidateQuery) -> bool:
 
 
 class PlacementCandidates:
-    """Hosts and allocation requests of one answer of Placement; it implements ``select.Offers``.
+    """Hosts and allocation requests in one answer of Placement. It implements ``select.Offers``.
 
-    If ``alone`` is True, claims that were made after the answer are not subtracted from it. If ``kept`` is True, the
-    answer is a stored one, and no further host is tried after Placement refuses a claim.
+    If ``alone`` is True, claims that were made after the answer are not subtracted from its capacity. If ``kept`` is
+    True, the answer is a stored one: when Placement refuses a claim, no further host of the answer is tried, and the
+    caller queries Placement.
     """
 
     most: int | None = None
@@ -176,9 +181,9 @@ class PlacementCandidates:
     def whole(self) -> bool:
         """True if each host in Placement's answer still has capacity for one server.
 
-        Claims that this scheduler made after the answer are subtracted. If a host has no capacity any more, Placement
-        must be asked again, because the claim that took the capacity may have been released since. Callers must hold
-        the host table's lock.
+        Claims that this scheduler made after the answer are subtracted. If the result is False, Placement must be
+        queried again: the claims may have been released since, so that the host has capacity after all. Callers must
+        hold the host table's lock.
         """
         return all(any(self.room.fits(one) for one in requests) for requests in self._of.values())
 
@@ -231,10 +236,10 @@ class PlacementCandidates:
 
 
 class CurrentHost:
-    """The hosts that are offered for the rebuild of a server. It implements ``select.Offers``.
+    """The hosts for the rebuild of a server. It implements ``select.Offers``.
 
-    All hosts are offered. The request names the server's host, so ``Select`` leaves out all other hosts. A rebuild
-    needs no new allocation.
+    All usable hosts are offered, but the rebuild request names the server's current host, so ``Select`` considers only
+    this host. A rebuild needs no new allocation.
     """
 
     final = True

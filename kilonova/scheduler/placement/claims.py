@@ -36,9 +36,9 @@ from kilonova.scheduler.plan import Candidate
 
 LOG = logging.getLogger(__name__)
 
-# Generation of an allocation that was written once. Placement increments the generation with each write.
+# Consumer generation of an allocation that was written only once. Each further write increments it.
 FIRST_GENERATION = 1
-# Pauses in seconds between the attempts to release a claim. If all attempts fail, no other process releases the claim.
+# Pauses in seconds between the attempts to release a claim. If the last one fails, the claim stays in Placement.
 DROP_PAUSES = (0.2, 1.0, 3.0)
 
 
@@ -56,16 +56,19 @@ class Caller:
 
     @classmethod
     def of(cls, time_left: float | None, waiting: Callable[[], set[str]] | None = None) -> Caller:
-        """Return a caller that waits for ``time_left`` seconds from now, or without a limit if it is None.
+        """Return a Caller that waits for its answer for ``time_left`` seconds from now, or for ever if it is None.
 
-        ``waiting()`` returns the servers that still need a host. It is None if the request has no operation.
+        ``waiting()`` returns the servers that still need a host. It is None if the request does not come from an
+        operation.
         """
         return cls(None if time_left is None else time.monotonic() + time_left, waiting)
 
     def check_time(self) -> None:
         """Raise Unanswered if the time ``until`` has passed. The caller then no longer waits for an answer."""
         if self.until is not None and time.monotonic() > self.until:
-            raise errors.Unanswered(who='the scheduler', reason='the scheduling deadline has passed')
+            raise errors.Unanswered(
+                who='the scheduler', reason='the caller no longer waits, because the scheduling deadline has passed'
+            )
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
         """Return the servers of ``uuids`` whose boot operations have no host yet and were not cancelled."""
@@ -75,7 +78,8 @@ class Caller:
 class Claims:
     """The claims in Placement that one call of ``select_destinations`` makes.
 
-    ``host_of(provider uuids)`` returns the HostState of the host whose provider is among these, or None.
+    ``host_of(provider uuids)`` returns the HostState of the host to which one of these resource providers belongs, or
+    None.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class Claims:
     ) -> None:
         self._placement, self.query, self._asker = placement, query, asker
         self._host_of, self._owner = host_of, dict[str, Any](project_id=project_id, user_id=user_id)
-        # The request's query with VCPU in place of PCPU, for hosts that do not report dedicated CPUs (PCPU).
+        # Query with VCPU in place of PCPU, which fits hosts that do not report PCPU. None if no such query was sent.
         self.fallback: CandidateQuery | None = None
         # {server: allocations} that this call wrote and has not released.
         self._made: dict[str, Allocations] = {}
@@ -139,16 +143,16 @@ class Claims:
         try:
             self.check_time()
         except errors.Unanswered:
-            # The caller probably no longer waits for the answer. Release the allocation, as no other process would.
+            # The caller probably no longer waits, so release the allocation here: nobody else would release it.
             self.give_back([uuid])
             raise
 
     def existing(self, uuid: str) -> Candidate | None:
-        """Return a choice with the allocation that the server already has in Placement, or None if it has none.
+        """Return a Candidate with the host and allocation that the server already has in Placement, or None.
 
         Raises NoValidHost if the allocation does not match the request, or if its host does not exist. Raises
-        Unanswered if other requests change the allocation again and again, or if Placement or a database does not
-        answer.
+        Unanswered if other requests change the allocation during each of WRITE_ATTEMPTS attempts to take it over, or if
+        Placement or a database does not answer.
         """
         for _ in range(WRITE_ATTEMPTS):
             held = self._placement.get_allocations(uuid)
@@ -193,9 +197,10 @@ class Claims:
         except errors.PlacementConflict as error:
             if is_consumer_conflict(error):
                 return False
-            # The host has less capacity now than when the allocation was written. The claim on the host will fail.
+            # The host now has too little capacity for the allocation. The host itself will reject the server.
             LOG.debug(
-                'The existing allocation of server %(uuid)s is kept, but its host has less capacity now: %(error)s',
+                'The existing allocation of server %(uuid)s is kept, although its host now has too little capacity: '
+                '%(error)s',
                 {'uuid': uuid, 'error': error},
                 instance_uuid=uuid,
             )
@@ -218,10 +223,10 @@ class Claims:
         return waiting
 
     def leave(self) -> None:
-        """Keep the claims of a call that ends because a database or Placement does not answer.
+        """Keep the claims of a scheduling call that ends because a database or Placement does not answer.
 
-        The operation's next attempt finds the claims in Placement and uses them. Claims for cancelled operations are
-        released, because these operations make no further attempt.
+        The next scheduling call for the same operation finds the claims in Placement and uses them. Claims for
+        cancelled operations are released, because no further call follows.
         """
         try:
             gone = self._made.keys() - self._asker.waits_for(self._made) if self._made else set()
@@ -260,7 +265,7 @@ class Claims:
 
     def _drop(self, uuid: str, allocations: Allocations) -> None:
         # Release the allocation only if its amounts are still the ones that this call wrote.
-        # The generation does not show this: an allocation that was removed and written again has the same generation.
+        # The consumer generation is not enough: an allocation that was removed and written again has the same one.
         if not same_allocations(self._placement.get_allocations(uuid)['allocations'], allocations):
             return
         try:
@@ -324,10 +329,11 @@ def _assign(
     suits: Callable[[str, str], bool],
     found: dict[str, str],
 ) -> bool:
-    """Assign a provider to each group by a depth-first search, and write {suffix: provider} to ``found``.
+    """Assign a provider to each request group by a depth-first search, and write {suffix: provider} to ``found``.
 
-    ``suits(suffix, provider)`` returns whether a provider can serve a group. The groups' resources are subtracted from
-    ``left``. Return False if not all groups can be assigned.
+    ``suffixes`` are the groups to assign. ``suits(suffix, provider)`` returns whether a provider can serve a group.
+    ``left`` is {(provider, resource class): amount that is not assigned yet}; the groups' amounts are subtracted from
+    it. Return False if not all groups can be assigned.
     """
     if not suffixes:
         return True

@@ -1,6 +1,8 @@
 """Compose allocation candidates for many device groups from Placement's answer for few groups.
 
-    query, clones = full_query.collapsed()              # {'R-0': ['R-1', …, 'R-7'], 'S-0': []}, query.left_out: S-0
+    # full_query has eight equal groups, 'R-0' to 'R-7', and 'S-0', a group for another kind of device
+    query, clones = full_query.collapsed()              # query asks for 'R-0'. It has 'S-0' in query.left_out
+    # clones is {'R-0': ['R-1', …, 'R-7'], 'S-0': []}
     found = client.allocation_candidates(query.pairs())
     requests = expand(found, query, clones, room)       # each with 'R-0' … 'R-7', 'S-0' on devices that fit together
 
@@ -25,15 +27,15 @@ from kilonova.scheduler.hosts.reservations import Request
 from kilonova.scheduler.placement.query import CandidateQuery, Group
 from kilonova.scheduler.placement.room import RemainingCapacity
 
-# Maximum number of ways to choose devices of one host. If the host fits at all, filters usually accept one of them.
+# Maximum number of allocation requests that are composed for one host. Filters usually accept one of them.
 MAX_CHOICES = 64
-# MANY_CHOICES: maximum number of ways to choose devices for all hosts of one answer together.
-# LEAST_CHOICES: number of ways to choose devices that each host gets even if there are many hosts.
+# MANY_CHOICES: maximum number of allocation requests that are composed for all hosts of Placement's answer together.
+# LEAST_CHOICES: this many allocation requests may be composed for each host, even if there are many hosts.
 MANY_CHOICES, LEAST_CHOICES = 2000, 8
 
-# A slot is the capacity of a provider for one device: (provider uuid, key that differs for each slot of the provider).
+# A slot is the capacity of a provider for one device: (provider uuid, key that differs for the provider's slots).
 Slot = tuple[str, Hashable]
-# A choice of slots has one tuple for each kind of request groups. The tuple has the slots for the groups of this kind.
+# A choice of slots: for each kind of equal request groups, a tuple with one slot for each group of this kind.
 Slots = tuple[tuple[Slot, ...], ...]
 
 
@@ -61,11 +63,12 @@ def expand(
     usable: Callable[[str], bool] = lambda provider: True,
     near: Callable[[str], Any] = lambda provider: 0,
 ) -> list[Request]:
-    """Return the allocation requests of one host, completed with the groups that Placement was not asked for.
+    """Return the allocation requests of one host, after adding the groups that were left out of the query.
 
-    ``requests`` are Placement's requests of this host. ``usable`` returns False for providers whose devices the host
-    would refuse to give. ``near`` returns the place of a provider, for example its NUMA cell. Providers with the same
-    place are preferred together.
+    ``requests`` are the host's allocation requests in Placement's answer. ``clones`` is {suffix of a group: suffixes of
+    equal groups that were left out}. ``room`` has the remaining capacity. ``usable(provider)`` returns False if the
+    host would refuse to give the provider's devices. ``near(provider)`` returns the place of a provider, for example
+    its NUMA cell. A server preferably gets devices of the same place.
     """
     kinds = [
         _Kind(
@@ -99,7 +102,7 @@ def _expand(
     taken = {rp for suffix, rps in base['mappings'].items() if suffix for rp in rps} if isolate else set()
     slots: list[list[Slot]] = []
     for kind, able in zip(kinds, providers, strict=True):
-        # Groups with the same resources share the slots of a provider. With ``isolate``, groups never share a provider.
+        # ``times`` is the maximum number of slots of a provider: one with ``isolate``, else one for each equal group.
         what = None if isolate else tuple(sorted(kind.resources.items()))
         times = 1 if isolate else sum(len(one.suffixes) for one in kinds if one.resources == kind.resources)
         slots.append(
@@ -124,8 +127,8 @@ def _by_base(
 ) -> Iterator[tuple[Request, list[list[str]]]]:
     """Combine allocation requests that differ only in devices, and yield (request without devices, providers).
 
-    ``providers`` is a list with one entry for each item of ``kinds``: the uuids of the providers that can serve the
-    equal request groups of this kind.
+    ``kinds`` are the kinds of equal request groups. ``providers[i]`` is a list with the uuids of the providers that can
+    serve the groups of ``kinds[i]``.
     """
     bases: dict[Any, tuple[Request, list[dict[str, None]]]] = {}
     for request in requests:
@@ -138,7 +141,7 @@ def _by_base(
             if kind.asked:
                 able[request['mappings'][kind.suffixes[0]][0]] = None
     for base, found in bases.values():
-        # Any provider of the host will do. At least one exists, because Placement was asked for at least one device.
+        # ``beside`` is any provider of the host with a requested device. The other devices are searched in its tree.
         beside = next(provider for able in found for provider in able)
         yield (
             base,
@@ -195,8 +198,9 @@ def _choices(slots: list[list[Slot]], counts: list[int], near: Callable[[str], A
 def _neighbours(slots: list[list[Slot]], counts: list[int], near: Callable[[str], Any]) -> Iterator[Slots | None]:
     """Yield choices of slots that are near each other, for example on the same NUMA cell.
 
-    A slot is the capacity of a provider for one device. Each choice starts at another slot, so that an unusable slot is
-    not part of all the first choices. A choice is None if there are too few slots.
+    A slot is the capacity of a provider for one device. ``slots[i]`` are the slots for the i-th kind of request groups,
+    and ``counts[i]`` is the number of these groups. ``near(provider)`` returns a place such as a NUMA cell. Each choice
+    starts at a different slot, because a slot may be unusable. None is yielded if there are too few slots.
     """
     around: list[dict[Any, list[Slot]]] = []
     for of_kind in slots:
@@ -219,10 +223,11 @@ def _turned(slots: list[Slot], turn: int) -> list[Slot]:
 
 
 def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator[Slots | None]:
-    """Yield possible choices of slots: all in order if their ``number`` is small, otherwise random ones.
+    """Yield possible choices of slots: in order if there are few choices, otherwise random ones.
 
-    If all groups are equal (``slots`` has one list), the choices are in order, too. Yield None in place of a choice
-    that uses a slot twice, or for which there are too few slots.
+    ``slots[i]`` are the slots for the i-th kind of request groups, and ``counts[i]`` is the number of these groups.
+    ``number`` is the number of possible choices. If there is only one kind, the choices are always in order. None is
+    yielded in place of a choice that uses a slot twice or has too few slots.
     """
     if len(slots) == 1 or number <= 16 * MAX_CHOICES:
         ways = itertools.product(*map(itertools.combinations, slots, counts))
@@ -239,8 +244,8 @@ def _others(slots: list[list[Slot]], counts: list[int], number: int) -> Iterator
 def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
     """Choose ``counts[i]`` slots from each list ``orders[i]``, without using a slot twice.
 
-    A slot is the capacity of a provider for one device. The first slots of a list are preferred. Return None if there
-    are too few slots.
+    A slot is the capacity of a provider for one device. It may be in several of the lists, and slots at the beginning
+    of a list are preferred. Return one tuple of slots for each list, or None if there are too few slots.
     """
     owner: dict[Slot, int] = {}
 
@@ -250,7 +255,7 @@ def _matched(orders: list[list[Slot]], counts: Sequence[int]) -> Slots | None:
                 owner[slot] = kind
                 return True
         for slot in orders[kind]:
-            # All slots for this kind of groups are used. Try to move the group that uses ``slot`` to another free slot.
+            # All slots in ``orders[kind]`` are used. Try to move the group that uses ``slot`` to another slot.
             if owner[slot] != kind and slot not in tried:
                 tried.add(slot)
                 if give(owner[slot], tried):

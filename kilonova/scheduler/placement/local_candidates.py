@@ -37,9 +37,9 @@ from kilonova.scheduler.prefilters.owner import OWNER
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of chosen hosts that Placement refuses. After one more refusal, Placement is queried for candidates.
+# Placement may refuse the claims on this many hosts. After one more refusal it is queried for candidates.
 REFUSALS = 3
-# If more answers of Placement about traits than this number are stored, expired answers are removed.
+# If this many answers of Placement about hosts' traits are stored, those older than BELIEVED seconds are removed.
 MOST_BELIEVED = 10_000
 # Number of the best hosts that are tried before Placement is asked for candidates.
 TRIES = 64

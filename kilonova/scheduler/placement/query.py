@@ -30,12 +30,11 @@ from kilonova.virt.hardware import amounts, constraints
 LOG = logging.getLogger(__name__)
 
 _EXTRA_SPEC = re.compile(f'(?P<what>resources|trait){amounts.SUFFIX_AND_NAME}')
-# Hints that name other servers. With such a hint, the query has no limit.
-# With a limit, Placement's answer could lack the few hosts that meet the hint.
+# Scheduler hints that name other servers. A query with such a hint has no limit on the number of results.
+# With a limit on the number of results, the few hosts that meet the hint could be missing.
 _UNLIMITED_HINTS = ('group', 'same_host', 'different_host')
-# Maximum number of named groups in a query. If there are more, Placement is asked for some of them only.
-# The maximum is low because Placement computes all combinations of a host's devices with the named groups.
-# Placement needs, for example, 3 s for a query with five groups if a host has eight devices.
+# If a query has more named groups (with a suffix) than this, only some are sent, and ``expand`` adds the others.
+# FEW_GROUPS is low because Placement computes all combinations of a host's devices with the named groups.
 FEW_GROUPS = 2
 
 
@@ -94,8 +93,8 @@ class Group:
 class CandidateQuery:
     """The parameters of GET /allocation_candidates.
 
-    ``pci_groups`` has the suffixes of the request groups for PCI devices. ``left_out`` is {suffix: request group}: the
-    kinds of groups that ``collapsed`` removed to make the query shorter. It has one group of each removed kind.
+    ``pci_groups`` has the suffixes of the request groups for PCI devices. ``left_out`` is {suffix: request group}. It
+    has the first group of each kind of equal groups that ``collapsed`` removed to make the query shorter.
     """
 
     groups: dict[str, Group] = field(default_factory=lambda: {'': Group()})
@@ -135,12 +134,12 @@ class CandidateQuery:
         return sorted(pairs)
 
     def collapsed(self) -> tuple[CandidateQuery, dict[str, list[str]]]:
-        """Return a query with fewer groups, and a dict of the groups that ``expand`` must add to the answer.
+        """Return a shorter query, and {suffix: suffixes of equal groups} for ``expand``, which adds the missing groups.
 
-        If there are few groups, return this query and an empty dict. Otherwise only the first of several equal groups
-        is sent, and the dict is {suffix of the first group: suffixes of the equal groups}. If there are still many
-        groups, only one kind of devices is requested. The first group of each other kind is then in ``left_out`` of the
-        new query. Such a query has no limit, because a short answer might lack the hosts with the left-out devices.
+        With at most FEW_GROUPS named groups, return this query and {}. Otherwise the new query has only the first of
+        several equal groups. If this leaves too many groups, it asks for only one kind of device, and its ``left_out``
+        has the first group of each other kind. A query with ``left_out`` has no limit on the number of results, because
+        hosts with the other kinds of devices could then be missing.
         """
         named = [suffix for suffix, group in self.groups.items() if suffix and group.resources]
         if len(named) <= FEW_GROUPS:
@@ -154,7 +153,7 @@ class CandidateQuery:
         gone = {suffix for suffixes in kinds for suffix in suffixes[1:]}
         left_out = {}
         if len(named) - len(gone) > FEW_GROUPS:
-            # Request the kind of devices of which the server needs most, because few hosts have so many devices.
+            # Ask for the device that the server needs most often: few hosts have that many, so the answer is short.
             devices = sorted((suffixes for suffixes in kinds if self._composable(suffixes)), key=len, reverse=True)
             left_out = {suffixes[0]: self.groups[suffixes[0]] for suffixes in devices[1:]}
         clones = {
@@ -358,10 +357,10 @@ def _read_image(query: CandidateQuery, spec: RequestSpec) -> None:
 
 
 def _choose_policy(query: CandidateQuery, of_flavor: Iterable[str]) -> None:
-    """Set the query's group policy to "none" if it has several named groups and no policy.
+    """Set the query's group policy to "none" if it has several groups with a suffix and no policy.
 
-    Placement requires a policy for several named groups. ``of_flavor`` are the names of the groups that the flavor
-    defines. If there are several of them, the flavor itself must set the policy, so only a warning is logged.
+    Placement refuses such a query without a policy. ``of_flavor`` are the suffixes of the groups that the flavor
+    defines. As in Nova, a flavor that defines several groups must set the policy: then only a warning is logged.
     """
     named = {suffix for suffix, group in query.groups.items() if suffix and group.resources}
     if query.policy or len(named) < 2:

@@ -42,14 +42,14 @@ class RemainingCapacity:
         return self._has(request, self._made)
 
     def contested(self, request: Request) -> bool:
-        """Return whether the request would no longer fit if all claims that other threads are writing now succeed."""
+        """Return whether an allocation request would not fit after all claims that other threads are making now."""
         self._look()
         return not self._has(request, self._all)
 
     def times(self, provider: str, resources: dict[str, int], base: Request, most: int) -> int:
-        """Return how many times the provider can give these resources in addition to the request ``base``.
+        """Return how many times a provider can give ``resources``, {resource class: amount}, but at most ``most``.
 
-        The result is at most ``most``.
+        The provider must also give the amounts that the allocation request ``base`` takes from it.
         """
         self._look()
         taken = uses(base)

@@ -201,4 +201,4 @@ def _made(cls: Any, conf: cfg.ConfigOpts, name: str) -> Any:
         plugin.conf = conf
         return plugin
     except Exception as error:
-        raise PluginNotLoadable(path=name, option='enabled_filters and weight_classes', reason=_why(error)) from error
+        raise PluginNotLoadable(path=name, option='enabled_filters or weight_classes', reason=_why(error)) from error

@@ -10,7 +10,7 @@ from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, i
 
 LOG = logging.getLogger(__name__)
 
-# Drivers report traits COMPUTE_VIOMMU_MODEL_…. Nova asks for COMPUTE_VIOMMU_…, but no such trait exists.
+# {image property: prefix of the required trait}. For hw_viommu_model Nova uses COMPUTE_VIOMMU, but no such traits exist.
 PREFIXES = {
     'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS',
     'hw_disk_bus': 'COMPUTE_STORAGE_BUS',

@@ -1,4 +1,4 @@
-"""Prefilter for providers of Nova computes, because providers of other services may have the same resources."""
+"""Prefilter that requires the trait OWNER_NOVA, because other services may have providers with the same resources."""
 
 from __future__ import annotations
 

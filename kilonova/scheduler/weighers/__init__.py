@@ -168,7 +168,8 @@ def _finite(value: str | float) -> float:
 def normalize(values: ArrayLike, minval: float | None = None, maxval: float | None = None) -> NDArray[np.float64]:
     """Scale values to 0..1. All results are 0 if the lowest and the highest value are equal.
 
-    ``minval`` and ``maxval`` are the ends of the scale. If a value is beyond an end, the end is moved to this value.
+    The result 0 stands for the lowest value, or for ``minval`` if it is lower. The result 1 stands for the highest
+    value, or for ``maxval`` if it is higher.
     """
     given = np.asarray(values, np.float64)
     if not len(given):

@@ -28,9 +28,9 @@ class CrossCellWeigher(BaseHostWeigher):
 
 
 def _source_cell(spec_obj: RequestSpec) -> str | None:
-    """Return the uuid of the cell in which a move starts, or None.
+    """Return the uuid of the cell in which the server of a cross-cell move is now.
 
-    None means that the request is not a move, or that the server must not leave the cell.
+    Return None if the request is not a move, or if it does not allow the server to leave its cell.
     """
     destination = spec_obj.requested_destination if 'requested_destination' in spec_obj else None
     if destination is None or 'cell' not in destination or destination.cell is None:
