@@ -5,9 +5,9 @@
         plan = select.plan(uuids)           # ends with claims.confirm(uuids), which raises Cancelled if no server waits
 
 If a server already has an allocation, an earlier scheduling call has written it, and the answer of that call was lost.
-Placement then answers 409 to the claim, and the existing allocation is used (operations.md, rule 9). It is written
-again, so that the earlier call can no longer remove it. A call releases only allocations that it wrote itself, and only
-if no other call has written them again.
+Placement then answers 409 to the claim, and the existing allocation is used (operations.md, rule 9). The allocation is
+written again and so gets a new consumer generation. The earlier call can then no longer remove it, because a call
+releases only allocations that it wrote itself and that no other call has written again.
 """
 
 from __future__ import annotations

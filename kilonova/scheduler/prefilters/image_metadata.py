@@ -10,7 +10,7 @@ from kilonova.scheduler.placement.query import CandidateQuery, PrefilterFacts, i
 
 LOG = logging.getLogger(__name__)
 
-# {image property: prefix of the required trait}. For hw_viommu_model Nova uses COMPUTE_VIOMMU, but no such traits exist.
+# {image property: prefix of the required trait}. Nova uses COMPUTE_VIOMMU for hw_viommu_model, which matches no trait.
 PREFIXES = {
     'hw_cdrom_bus': 'COMPUTE_STORAGE_BUS',
     'hw_disk_bus': 'COMPUTE_STORAGE_BUS',
