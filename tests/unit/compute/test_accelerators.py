@@ -101,6 +101,8 @@ def host(cyborg: Cyborg, timeout: float = 12) -> HostAccelerators:
     return HostAccelerators(client, timeout)
 
 
+# What a fault says of the number of requests.
+HAS = 'but the number of its accelerator requests in Cyborg is'
 GOOD = ['0000:21:01.0', '0000:21:02.0']
 PORTS = ('p1', 'p2')
 
@@ -116,15 +118,30 @@ PORTS = ('p1', 'p2')
         ([arq(1), arq(2, kind='TEST_PCI')], [2], (), GOOD[:1]),
         ([], [1], (), 'it has no accelerator requests'),
         ([arq(1, 'BindFailed'), arq(2), arq(3, 'Initial')], [3], (), 'r1 is BindFailed, r3 is Initial'),
-        ([arq(1)], [1, 2], (), 'its device profile fpga asks for 3 accelerators, but the server has 1'),
-        ([arq(1), arq(2)], [1], (), 'its device profile fpga asks for 1 accelerators, but the server has 2'),
+        (
+            [arq(1)],
+            [1, 2],
+            (),
+            f'its device profile fpga asks for 3 accelerators, {HAS} 1',
+        ),
+        (
+            [arq(1), arq(2)],
+            [1],
+            (),
+            f'its device profile fpga asks for 1 accelerators, {HAS} 2',
+        ),
         (
             [arq(1)],
             [1],
             PORTS,
-            'its device profile fpga and its 2 ports ask for 3 accelerators, but the server has 1',
+            f'its device profile fpga and its 2 ports ask for 3 accelerators, {HAS} 1',
         ),
-        ([arq(1)], None, PORTS, 'its 2 ports ask for 2 accelerators, but the server has 1'),
+        (
+            [arq(1)],
+            None,
+            PORTS,
+            f'its 2 ports ask for 2 accelerators, {HAS} 1',
+        ),
     ],
 )
 def test_a_guest_gets_as_many_accelerators_as_its_profile_and_its_ports_ask_for(
@@ -167,7 +184,9 @@ def test_a_profile_is_asked_for_once_a_minute(cyborg: Cyborg, wanted: Any) -> No
 def test_a_build_waits_for_a_binding_until_its_time_is_up(cyborg: Cyborg, silent: bool, why: str) -> None:
     cyborg.requests, cyborg.silent = None, silent
     checked: list[float] = []
-    with pytest.raises(AcceleratorRequestBindingFailed, match=f'instance u: not bound after 12 s{why}'):
+    with pytest.raises(
+        AcceleratorRequestBindingFailed, match=f'instance u: the requests are not bound after 12 s{why}'
+    ):
         host(cyborg).await_bound(FPGA, 'u', lambda: checked.append(cyborg.now))
     assert checked == [0.0, 5.0, 10.0, 12.0]
     assert cyborg.asked == [('requests of u', when) for when in checked]

@@ -191,7 +191,7 @@ def test_the_user_of_a_device_that_becomes_unavailable_is_notified(
         assert sorted(facts) == ['fault', 'instance'] and facts['instance'].uuid == server.uuid
         assert isinstance(facts['fault'], errors.DeviceBarred)
         assert f'Device {GPUS[0]} is disabled: repairs' in str(facts['fault'])
-    assert ('No notification about the device of the server is sent' in caplog.text) == (row == 'unreadable')
+    assert ('The notification instance.device_barred is not sent' in caplog.text) == (row == 'unreadable')
 
 
 @pytest.mark.parametrize('known', [True, False])

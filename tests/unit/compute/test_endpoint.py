@@ -14,7 +14,7 @@ from tests.unit.compute.cloud import Cloud
 @pytest.mark.parametrize(
     ('error', 'level', 'said', 'traced'),
     [
-        (errors.HostRejected('no room'), 'INFO', 'was not completed: no room', False),
+        (errors.HostRejected('no room'), 'INFO', 'ended without a result: no room', False),
         (errors.KilonovaError('no disk'), 'ERROR', 'failed: no disk', False),
         (OSError('no disk'), 'ERROR', 'failed', True),
     ],
@@ -42,6 +42,6 @@ def test_only_an_error_that_is_not_our_own_is_logged_with_its_traceback(
     with caplog.at_level('INFO', 'kilonova.compute.endpoint'), pytest.raises(errors.KilonovaError):
         getattr(manager.endpoint, method)(new_context(), instance=server, **given)
     what = f'{method} for step o/1.extend/1' if is_step else method
-    text = f'The call {what} {said}' if level == 'INFO' else f'{what} {said}'
+    text = f'The RPC call {what} to this host {said}' if level == 'INFO' else f'{what} {said}'
     found = [record for record in caplog.records if record.name == 'kilonova.compute.endpoint']
     assert [(one.levelname, one.getMessage(), bool(one.exc_info)) for one in found] == [(level, text, traced)]

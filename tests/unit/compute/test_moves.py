@@ -511,7 +511,9 @@ def test_a_destination_that_can_not_fetch_the_image_takes_the_server(two, monkey
 
     monkeypatch.setattr(two.dest.host.driver.disks, 'fetch_base', fetch_base)
     two.prep()
-    assert 'Could not fetch the image of the server; it is copied together with the disks: ' in caplog.text
+    assert (
+        'Could not fetch the image of the server; the source host will copy the image with the disks: ' in caplog.text
+    )
     assert two.cell.events() == [('compute_prep_resize', 'Success')]
 
 
