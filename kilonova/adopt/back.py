@@ -28,8 +28,8 @@ from kilonova.db.rows import Row
 
 # Tables whose rows are removed at once when they are deleted, although they have a column for soft deletion in Nova.
 _REMOVED_AT_ONCE = ('tags',)
-# Tables whose rows are compared in Nova's form only: what Nova's row means depends on another table, which may have
-# changed, too.
+# Tables whose rows are compared in Nova's form only.
+# The meaning of Nova's row in such a table depends on another table, which may have changed, too.
 _COMPARED_BY_FORM = ('instance_mappings',)
 # Columns whose values are unique in Nova, where MySQL compares them without regard to case.
 _UNIQUE_NAMES: Mapping[str, Sequence[str]] = {

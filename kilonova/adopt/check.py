@@ -36,8 +36,8 @@ HYPERVISORS = frozenset(('QEMU', 'KVM', 'fake'))
 ON_A_HOST = frozenset(
     (VmState.ACTIVE, VmState.PAUSED, VmState.SUSPENDED, VmState.STOPPED, VmState.RESCUED, VmState.RESIZED)
 )
-# Traits that nova-compute sets on its resource providers and kilonova-compute never sets. A flavor that requires one of
-# these traits finds no host after the adoption.
+# Traits that nova-compute sets on its resource providers and kilonova-compute never sets.
+# After the adoption, a flavor that requires one of these traits finds no host.
 LOST_TRAITS = frozenset(
     (
         'COMPUTE_DEVICE_TAGGING',

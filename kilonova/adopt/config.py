@@ -51,8 +51,8 @@ OWN_DEFAULTS: tuple[Name, ...] = (
     ('filter_scheduler', 'weight_classes'),
 )
 DRIVERS = 'kilonova.virt.drivers'
-# The section of nova.conf with the RPC versions of Nova's services. Kilonova has other RPC versions, so no option of
-# the section is translated.
+# The section of nova.conf with the RPC versions of Nova's services.
+# Kilonova has other RPC versions, so no option of the section is translated.
 VERSIONS = 'upgrade_levels'
 # An option as an operator writes it.
 OPTION = re.compile(r'\[([^]\s]+)\]([A-Za-z0-9_-]+)')

@@ -68,9 +68,9 @@ CELL_TABLES = (
     'task_log',
     'volume_usage_cache',
 )
-# Tables that get no rows of Nova. Kilonova's cell_mappings have other URLs. Console tokens expire within minutes. Build
-# requests must be gone before the last copy. Nova does not have the tables operations, leases, scheduler_decisions and
-# device_history.
+# Tables to which no rows are copied from Nova. Console tokens expire within minutes.
+# The URLs in Kilonova's cell_mappings differ from Nova's. Build requests must be gone before the last copy.
+# Nova does not have the tables adoptions, operations, leases, scheduler_decisions and device_history.
 NOT_COPIED: Mapping[Schema, Collection[str]] = {
     'api': ('adoptions', 'operations', 'leases', 'cell_mappings', 'build_requests', 'scheduler_decisions'),
     'cell': ('operations', 'leases', 'console_auth_tokens', 'device_history'),

@@ -32,8 +32,8 @@ from kilonova.virt.libvirt.storage.rescue import NOTE
 # Formats of disks in disk.info.
 FORMATS = ('raw', 'qcow2')
 IDENTITY = 'compute_id'
-# The file in instances_path in which each nova-compute records that it uses the directory. On a shared file system the
-# file names several hosts.
+# The file in instances_path in which each nova-compute records that it uses the directory.
+# On a shared file system the file names several hosts.
 USERS = 'compute_nodes'
 # The most bytes of a file that is read.
 MOST_BYTES = 1 << 20

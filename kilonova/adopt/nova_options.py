@@ -83,8 +83,8 @@ def loss_of(option: NovaOption) -> str:
     return LOSSES.get(option.name) or SECTIONS.get(option.name[0]) or 'has no counterpart'
 
 
-# Options that Kilonova lacks and that users or operators would miss. The value is a text for the operator: what
-# Kilonova does without the option.
+# LOSSES has the options of Nova that Kilonova lacks and that users or operators would miss.
+# Each value of LOSSES is a text for the operator: what Kilonova does without the option.
 LOSSES: Mapping[Name, str] = MappingProxyType(
     {
         ('DEFAULT', 'compute_monitors'): 'hosts report no metrics, so the metrics weigher and filter see none',
@@ -128,8 +128,8 @@ LOSSES: Mapping[Name, str] = MappingProxyType(
     }
 )
 
-# Sections of nova.conf that Kilonova lacks. The value is a text for the operator: what Kilonova does without the
-# section.
+# Sections of nova.conf that Kilonova lacks.
+# Each value is a text for the operator: what Kilonova does without the section.
 SECTIONS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys((PRIVSEP, *PRIVILEGED), 'commands run with the rights of the daemon, without a helper process'),

@@ -41,12 +41,12 @@ COLUMNS: Mapping[str, Sequence[str]] = {
     ),
 }
 # NEWER is a dict from object name to the newest minor version of Nova's object that Kilonova can convert.
-# These versions of the objects are newer than Kilonova's versions and differ only by added fields. An added field must
-# be empty (``_fields`` checks this), because Kilonova would lose its value.
+# Compared with Kilonova's version of the object, a newer version in NEWER has only additional fields.
+# An additional field must be empty (``_fields`` checks this), because Kilonova would lose its value.
 NEWER: Mapping[str, int] = {'ImageMetaProps': 44}
-# OLDER is a dict from object name to {release of Nova: minor version that it reads}, for the objects whose version is
-# newer here than in one of the releases 27 to 34. A release that is missing reads Kilonova's version. Fields that a
-# release does not know are ignored by it.
+# OLDER is a dict from object name to {release of Nova: minor version of the object that the release reads}.
+# OLDER has the objects whose version in Kilonova is newer than in one of Nova's releases 27 to 34.
+# A release that is missing in OLDER reads Kilonova's version. A release ignores fields that it does not know.
 OLDER: Mapping[str, Mapping[str, int]] = {
     'ImageMetaProps': {'27': 34, '28': 34, '29 and 30': 37, '31 to 33': 39},
     'PciDevice': dict.fromkeys(('27', '28', '29 and 30', '31 to 33', '34'), 7),
@@ -158,8 +158,8 @@ def _numa_cell(data: dict[str, Any], version: tuple[int, int]) -> tuple[int, int
     return PCPUSET_SINCE
 
 
-# {name of an object: function(fields, version)}. The function changes the fields of an old object in place, and returns
-# the version (major, minor) of the object that the fields then have.
+# A dict from object name to function(fields, version), which changes the fields of an old object in place.
+# The function returns the version (major, minor) of the object that the fields then have.
 _REWRITTEN: Mapping[str, Callable[[dict[str, Any], tuple[int, int]], tuple[int, int]]] = {
     'InstanceNUMACell': _numa_cell
 }

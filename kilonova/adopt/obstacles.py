@@ -149,8 +149,8 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 
-# Kinds of obstacles that prevent every copy, because rows can't be read or belong to no cell. All other kinds prevent
-# only the last copy, which is made after Nova's API has been closed.
+# Kinds of obstacles that prevent every copy, because rows can't be read or belong to no cell.
+# All other kinds of obstacles prevent only the last copy, which is made after Nova's API has been closed.
 UNREADABLE = frozenset(('mixed-schemas', 'unknown-cell', 'duplicate-host', 'unreadable-object'))
 
 

@@ -22,8 +22,8 @@ from kilonova import errors
 from kilonova.adopt.answers import ROLES, Answer
 from kilonova.clients import session
 
-# Each path is requested at three microversions: OLDEST, COMMON (which all releases of Nova since 29 have), and the
-# newest microversion of the API, which is read from the API.
+# Each path is requested at three microversions: OLDEST, COMMON, and the newest microversion of the API.
+# All releases of Nova since 29 have the microversion COMMON. The newest microversion is read from the API.
 OLDEST, COMMON = '2.1', '2.96'
 TIMEOUT = 60
 LISTS = (

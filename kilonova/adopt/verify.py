@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from kilonova.adopt.answers import Answer
 
-# Keys that identify the items of a JSON list. The items of Nova's list and of Kilonova's are paired by the first of
-# these keys that all items of the two lists have.
+# Keys that identify the items of a JSON list.
+# Items of Nova's list and of Kilonova's list are paired by the first key in KEYS that all items have.
 KEYS = (
     'id',
     'uuid',

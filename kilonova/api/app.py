@@ -132,8 +132,9 @@ class Healthcheck:
 
 
 # --- authentication --------------------------------------------------------------------------------------------------
+
 # Timeout (seconds) and retries when Keystone validates a token.
-# keystonemiddleware has no timeout by default. Then all API requests would hang if Keystone did not answer.
+# keystonemiddleware has no timeout by default. Without a timeout, API requests would hang if Keystone did not answer.
 KEYSTONE_DEFAULTS = {'http_connect_timeout': 10, 'http_request_max_retries': 1}
 _UNAUTHORIZED = 'The request you have made requires authentication.'
 

@@ -297,8 +297,8 @@ def _ec2(about: GuestFacts, path: list[str]) -> tuple[bytes, str]:
     if rest[0] != 'meta-data':
         raise MetadataError(HTTPStatus.NOT_FOUND)
     for part in rest[1:]:
-        # The list of public keys (public-keys/) has entries such as '0=<name>'. A guest requests the key by the number
-        # only, as public-keys/0/.
+        # The list of public keys (public-keys/) has entries such as '0=<name>'.
+        # A guest requests the key by the number only, as public-keys/0/.
         found = (
             next((value for name, value in found.items() if name == part or name.startswith(f'{part}=')), None)
             if isinstance(found, dict)

@@ -77,8 +77,8 @@ class Policy:
 
     def _load(self) -> oslo_policy.Enforcer:
         made = loaded(self._conf)
-        # A rule that refers to an undefined rule (rule:<name>) is accepted at the start. oslo.policy logs it, and the
-        # undefined rule allows no caller. A rule that refers to itself makes ``check_rules`` raise an error.
+        # A rule that refers to an undefined rule (rule:<name>) is accepted at the start, and oslo.policy logs it.
+        # An undefined rule allows no caller. A rule that refers to itself makes ``check_rules`` raise an error.
         made.skip_undefined_check = True
         made.check_rules(raise_on_violation=True)
         # Turn off the enforcer's own reload of files, because it drops the old rules before it reads the new ones.
@@ -120,8 +120,8 @@ class Policy:
         self._read_again()
         if target is None:
             target = {'project_id': ctxt.project_id, 'user_id': ctxt.user_id}
-        # Leave out values that are None. Otherwise oslo.policy would convert None to the text 'None', and a check such
-        # as project_id:%(project_id)s would allow a caller whose project id is None.
+        # Leave out values that are None, because oslo.policy would convert None to the text 'None'.
+        # With the text 'None', project_id:%(project_id)s would allow a caller whose project id is None.
         target = {name: value for name, value in target.items() if value is not None}
         credentials = {**ctxt.to_policy_values(), 'is_admin': ctxt.is_admin}
         try:

@@ -112,8 +112,8 @@ NOUNS = (
 OWN_NOUNS = (devices, device_history, metrics)
 RULES = tuple(rule for noun in (*NOUNS, *OWN_NOUNS) for rule in noun.RULES)
 _ROWS: tuple[Route, ...] = tuple(row for noun in NOUNS for row in noun.ROUTES)
-# The routes of the path /os-volumes_boot. Until microversion 2.102 it is another name of the path /servers, which Nova
-# once needed for servers that boot from volumes.
+# The routes of the path /os-volumes_boot, which is another name of the path /servers until microversion 2.102.
+# Nova once needed the path /os-volumes_boot for servers that boot from volumes.
 _SECOND = tuple(
     replace(route, path=route.path.replace('/servers', '/os-volumes_boot', 1), until=min(route.until, 102))
     for route in _ROWS

@@ -24,8 +24,9 @@ MEDIA_TYPE = 'application/vnd.openstack.compute+json;version=2.1'
 DOCUMENT = 'kilonova.version_document'
 # The prefix of Kilonova's own API, which has no microversions.
 OWN_PATH = '/kilonova/v1'
-# The paths of version documents: /v2.1 and /v2.1/<project id>, or the same with /v2. The catalog of Keystone may
-# contain a URL with or without the project id. Clients send GET to this URL to learn the supported microversions.
+# The paths of version documents: /v2.1 and /v2.1/<project id>, or the same with /v2.
+# The catalog of Keystone may contain a URL with or without the project id.
+# Clients send GET to the URL from the catalog to learn the supported microversions.
 _DOCUMENT_PATH = re.compile(r'/(?P<version>v2|v2\.1)(/[0-9a-f-]+)?/?', re.ASCII)
 _FORMAT = re.compile(r'([1-9]\d*)\.([1-9]\d*|0)', re.ASCII)
 
@@ -70,8 +71,8 @@ def negotiate(headers: Mapping[str, str]) -> int:
     match = _FORMAT.fullmatch(wanted)
     if match is None:
         raise InvalidVersion(version=wanted)
-    # Convert only the first eight digits of each number, because Python refuses to convert thousands of digits. Eight
-    # digits are already more than every supported version has, so a longer number is refused in any case.
+    # Convert only the first eight digits of each number, because Python refuses to convert thousands of digits.
+    # No supported version has a number of eight digits, so a longer number is refused in any case.
     major, minor = (int(group[:8]) for group in match.groups())
     if major != 2 or not MIN <= minor <= MAX:
         raise UnsupportedVersion(version=wanted, minimum=text(MIN), maximum=text(MAX))
@@ -103,7 +104,7 @@ _ENTRIES: tuple[dict[str, Any], ...] = (
 )
 # Kilonova's own API is not in the list of versions, because clients choose a version of the compute API from that list.
 _OWN = {'id': 'v1', 'status': 'CURRENT'}
-# For each API version: the media type that the documents of API versions show to clients.
+# The media type of each API version, for the responses to version-discovery requests, such as GET /v2.1.
 _MEDIA_TYPES = {'v2.0': 'application/vnd.openstack.compute+json;version=2', 'v2.1': MEDIA_TYPE}
 
 

@@ -20,8 +20,8 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.db.rows import Row
 
 KIND = 'mirror'
-# Maximum number of attempts to write a host's membership in an aggregate to Placement. An attempt is repeated if the
-# membership in the database has changed during it.
+# Maximum number of attempts to write a host's membership in an aggregate to Placement.
+# An attempt is repeated if the host's membership has changed in the database during the attempt.
 LOOKS = 4
 
 

@@ -33,8 +33,8 @@ class LimitsClient:
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        # Set the configuration of oslo.limit for the whole process: its functions read the module variable CONF, and
-        # have no parameter for a configuration.
+        # Set the configuration of oslo.limit for the whole process.
+        # The functions of oslo.limit read the module variable CONF, and have no parameter for a configuration.
         oslo_limit.CONF = conf
         self._enforcer: Any = None
 
@@ -61,8 +61,8 @@ class LimitsClient:
 
     def _made(self) -> Any:
         if self._enforcer is None:
-            # No lock is used here, because the constructor sends a request to Keystone and may take long. If several
-            # threads create an enforcer at the same time, each uses its own now, and the last one is stored for later.
+            # No lock is used here, because the constructor sends a request to Keystone and may take long.
+            # Several threads may create enforcers at the same time. Each uses its own, and the last one is stored.
             enforcer = oslo_limit.Enforcer(_no_usage, cache=False)
             session.bound(enforcer.connection.session)
             self._enforcer = enforcer

@@ -231,8 +231,9 @@ def _ensure(
 def _set_inventory(
     client: PlacementRequests, provider: PlacementProvider, inventory: dict[str, dict[str, Any]]
 ) -> None:
-    # The host does not report all fields of an inventory, such as ``reserved``. A missing field keeps its value if the
-    # inventory exists in Placement. It gets the value in INVENTORY_DEFAULTS if the inventory is new.
+    # The host does not report all fields of an inventory, such as ``reserved``.
+    # A field that the host does not report keeps its value in Placement.
+    # In a new inventory, a field that the host does not report gets the value in INVENTORY_DEFAULTS.
     wanted = {
         name: {**INVENTORY_DEFAULTS, **provider.inventory.get(name, {}), **given} for name, given in inventory.items()
     }

@@ -15,11 +15,11 @@ from urllib.parse import urlencode
 
 # Maximum characters of a query string. Servers and proxies accept request lines of at least 4 KiB.
 LIMIT = 3000
-# Prefixes of a parameter's value, as in member_of=in:a,b. 'in:' matches objects with any of the listed values, and
-# '!in:' matches objects with none of them.
+# Prefixes of a parameter's value, as in member_of=in:a,b.
+# 'in:' matches objects with any of the listed values, and '!in:' matches objects with none of them.
 _ANY, _NONE = 'in:', '!in:'
-# Beginnings of parameter names such as 'required_GPU'. The value of such a parameter is a list, and objects must match
-# all its values.
+# Beginnings of parameter names such as 'required_GPU'.
+# The value of such a parameter is a list, and objects must match all its values.
 _ALL = ('required', 'root_required')
 
 Pairs = Sequence[tuple[str, str]]
@@ -82,8 +82,8 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # The result has the objects that are in both responses. Send both queries without the parameter ``limit``:
-        # with it, one response might lack such an object.
+        # The result has the objects that are in both responses.
+        # Send the queries without the parameter ``limit``, because a limited response might lack one of these objects.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 

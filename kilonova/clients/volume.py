@@ -515,8 +515,8 @@ class VolumeClient(_Attachments):
         wanted = {MADE_FOR: server_id}
         asked = urlencode([('all_tenants', '1'), ('metadata', repr(wanted))])
         answer = _answer(self._send('GET', f'/volumes/detail?{asked}'), None)
-        # The caller deletes these volumes. Check their metadata here again, in case Cinder has ignored the filter of
-        # the query and returned other volumes.
+        # The caller deletes these volumes, so check their metadata here again.
+        # Cinder may have ignored the filter of the query and returned other volumes.
         return [body['id'] for body in answer['volumes'] if wanted.items() <= body['metadata'].items()]
 
     def delete_volume(self, volume_id: str) -> None:

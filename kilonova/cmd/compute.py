@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kilonova.compute.manager import ComputeManager
     from kilonova.rpc.transport import OsloTransport
 
-# The fraction of [DEFAULT]manager_shutdown_timeout in which running steps of operations may finish. Until then they may
-# repeat RPC calls that get no answer.
+# The fraction of [DEFAULT]manager_shutdown_timeout in which running steps of operations may finish.
+# Until the end of this time, the steps may repeat RPC calls that get no answer.
 ORDERS_SHARE = 0.8
 
 

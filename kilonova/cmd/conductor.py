@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from kilonova.db.queries.cells import CellDatabases
     from kilonova.rpc.routing import RoutedTransport
 
-# The fraction of [DEFAULT]manager_shutdown_timeout in which running steps of operations may finish. Another conductor
-# repeats the steps that did not finish in this time.
+# The fraction of [DEFAULT]manager_shutdown_timeout in which running steps of operations may finish.
+# Another conductor repeats the steps that did not finish in this time.
 FLOWS_SHARE = 0.8
 
 

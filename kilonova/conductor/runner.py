@@ -260,7 +260,8 @@ class Runner:
             operation_leases.set_aside(db, row.uuid, owner, UNREADABLE_PAUSE)
         except Exception as error:
             LOG.warning(
-                'Could not postpone the next check of the unreadable operation %s: %s',
+                'Operation %s cannot be read, and its next check could not be postponed: %s. The next periodic search '
+                '([conductor]sweep_interval) checks it again',
                 row.uuid,
                 error,
                 instance_uuid=row.instance_uuid,

@@ -274,7 +274,7 @@ class NodeDevices:
         )
 
     def written(self, changes: Changes, ids: Mapping[str, int]) -> NodeDevices:
-        """Return the devices after the caller has written ``changes`` to the rows in pci_devices.
+        """Return the devices with ``changes`` applied. The caller has already written ``changes`` to pci_devices.
 
         ``changes`` is the result of ``unwritten``. ``ids`` is a dict from the address of each created device to the id
         of its new row.

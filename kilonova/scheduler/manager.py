@@ -109,7 +109,7 @@ class SchedulerManager:
         return [(Scheduler, self)]
 
     def start(self) -> None:
-        """Log the filters and weighers, and start the writer of decisions."""
+        """Log the names of the filters and weighers, and start the thread that writes decisions to the API database."""
         LOG.info('Filters: %s', ', '.join(type(one).__name__ for one in self._filters))
         LOG.info('Weighers: %s', ', '.join(type(one).__name__ for one in self._weighers))
         self._decisions.start()

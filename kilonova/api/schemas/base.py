@@ -23,8 +23,8 @@ from kilonova.api.schemas.types import FORMATS, BadName, Json
 from kilonova.api.versions import MAX, MIN
 from kilonova.errors import Invalid
 
-# The default of ``QuerySchema.of``, for routes that define query parameters: from microversion 2.75 on, a request with
-# an unknown query parameter is refused. Before, unknown parameters are ignored.
+# The default of ``QuerySchema.of``, for routes that define query parameters.
+# From microversion 2.75 on, a request with an unknown query parameter is refused. Before, the parameter is ignored.
 STRICT_SINCE = 75
 # The default for routes that define no query parameters: a request with any query parameter is refused from 2.102 on.
 STRICT_EVERYWHERE = 102
@@ -66,8 +66,10 @@ class Window(NamedTuple):
 
 
 # --- JSON schema keywords, checked in limited time -------------------------------------------------------------------
-# The functions below replace checks of jsonschema that can take long. A value that exceeds ``maxLength``, ``maxItems``
-# or ``maxProperties`` is refused for this reason alone: its pattern, format, items and properties are not checked.
+
+# The functions below replace checks of jsonschema that can take long.
+# A value that exceeds ``maxLength``, ``maxItems`` or ``maxProperties`` is refused for this reason alone.
+# The pattern, format, items and properties of a value that exceeds its limit are not checked.
 # The keyword ``uniqueItems`` is checked with a set, so the time does not grow with the square of the number of items.
 # ``$`` in a pattern matches only the end of the text. Python's ``re`` would also match it before a final line feed.
 

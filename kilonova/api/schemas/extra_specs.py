@@ -121,8 +121,8 @@ def _either(*values: str) -> str:
 _COUNT, _SIZE = _whole(1), _whole(0)
 _CPU_LIST = _form(r'\^?\d+(-\d+)?(,\^?\d+(-\d+)?)*')
 _GROUP = r'([a-zA-Z0-9_-]{1,64})?'
-# Regular expressions for the names of resource classes and traits: the standard names of Placement, and every name
-# CUSTOM_…, because operators can create such classes and traits in Placement at any time.
+# _CLASSES and _TRAITS are regular expressions for the names of Placement's standard resource classes and traits.
+# Each expression also matches every name CUSTOM_…, because operators can create such names in Placement at any time.
 _CLASSES = f'{_either(*os_resource_classes.STANDARDS)}|CUSTOM_[A-Z0-9_]+'
 _TRAITS = f'{_either(*os_traits.get_traits())}|CUSTOM_[A-Z0-9_]+'
 

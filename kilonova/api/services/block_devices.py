@@ -28,8 +28,8 @@ from kilonova.errors import Forbidden, Invalid
 SWAP = 'swap'
 VOLUME, SNAPSHOT, IMAGE, BLANK = 'volume', 'snapshot', 'image', 'blank'
 LOCAL = 'local'
-# The file systems, buses and device types that hosts support. The API refuses other values with error 400. Otherwise
-# the new server would fail later, on its host.
+# The file systems, buses and device types that hosts support.
+# The API refuses other values with error 400. Otherwise the new server would fail later, on its host.
 FILE_SYSTEMS = frozenset(('ext2', 'ext3', 'ext4', 'xfs', 'vfat'))
 BUSES = frozenset(('virtio', 'scsi', 'sata', 'ide', 'usb'))
 DEVICE_TYPES = frozenset(('disk', 'cdrom'))
@@ -54,8 +54,7 @@ _OF_IMAGE: dict[str, type] = {
     'no_device': bool,
 }
 _COPIED = ('guest_format', 'device_type', 'disk_bus', 'device_name', 'tag')
-# A block device names its source by the key ``uuid`` or, in image properties, by one of the following keys, which
-# depends on the source type.
+# A block device names its source by the key ``uuid`` or, in image properties, by a key that depends on the source type.
 _SOURCE_IDS = {VOLUME: 'volume_id', SNAPSHOT: 'snapshot_id', IMAGE: 'image_id'}
 
 

@@ -607,8 +607,8 @@ def _server(ctxt: RequestContext, shared: _Shared, index: int) -> Instance:
             **(holder.for_ports(uuid) if shared.networks.profiles else {}),
         },
         numa_topology=shared.numa_topology.replaced(instance_uuid=uuid) if shared.numa_topology is not None else None,
-        # All servers of this request have the same PCI request ids. The scheduler queries Placement's allocation
-        # candidates once for all servers, and the ids are the names of the request groups in this query.
+        # All servers of this request have the same PCI request ids, because one query to Placement serves all of them.
+        # In the scheduler's query for allocation candidates, the PCI request ids are the names of request groups.
         pci_requests=InstancePCIRequests(instance_uuid=uuid, requests=shared.pci_requests),
         created_at=instances.utcnow(),
         # Certificates are refused (check_request), because signatures are not verified.

@@ -181,8 +181,8 @@ def _look_up(
     except networks.NetworkAmbiguous as error:
         raise Invalid(error.message) from None
     if not found.interfaces:
-        # The project has no network. An attach, unlike the creation of a server, does not have Neutron create one (no
-        # auto-allocated topology).
+        # The project has no network.
+        # Unlike the creation of a server, an attach does not ask Neutron for a new network (auto-allocated topology).
         raise NoNetwork(project=ctxt.project_id)
     networks.fit(backend, ctxt, found, 1, 1)
     (interface,) = found.interfaces

@@ -515,8 +515,8 @@ def _check_port(port: Port) -> None:
     if port.vnic_type in (*FUNCTIONS, *ACCELERATED):
         _check_profile(port)
     if port.resource_request and (port.vnic_type in (REMOTE, VDPA, *ACCELERATED) or offloads(port.profile)):
-        # Refuse the port: it has QoS minimum bandwidth or packet rate, but for a port of this kind Kilonova does not
-        # know which resource provider (network card) in Placement provides the bandwidth.
+        # Refuse the port, because it has QoS minimum bandwidth or packet rate.
+        # For a port of this kind, Kilonova does not know which resource provider (network card) provides the bandwidth.
         switched = ' with the capability switchdev' if offloads(port.profile) else ''
         raise PortNotServed(
             port_id=port.id,

@@ -40,8 +40,8 @@ DB, UNIFIED, NOOP = 'DbQuotaDriver', 'UnifiedLimitsDriver', 'NoopQuotaDriver'
 COUNTED = tuple(sorted(quotas.COUNTED))
 # Quotas of the former service nova-network. The API shows them in microversions until 2.35. They have no effect.
 NETWORK = {'fixed_ips': -1, 'floating_ips': -1, 'security_groups': -1, 'security_group_rules': -1}
-# For options of the group [quota] whose name differs from the resource name in the API and in the database: a dict from
-# option to resource. ``_OPTIONS`` is the reverse dict.
+# A dict from option of the group [quota] to resource, for options that have another name than the resource.
+# The resource names are those in the API and in the database. ``_OPTIONS`` is the reverse dict.
 _RESOURCES = {'injected_file_path_length': 'injected_file_path_bytes'}
 _OPTIONS = {resource: name for name, resource in _RESOURCES.items()}
 # The number of attempts for a request that raises LostRace, and the bounds of the pause between attempts in seconds.
@@ -314,8 +314,8 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 return function(*args, **kwargs)
             except LostRace:
-                # Concurrent requests exceeded the quota together, and may all be repeated. Each of them waits for a
-                # different random time, so that they do not run at the same moment again.
+                # Concurrent requests exceeded the quota together, and each of these requests may be repeated.
+                # Wait for a random time, so that these requests do not run at the same moment again.
                 time.sleep(random.uniform(*PAUSES))
         return function(*args, **kwargs)
 

@@ -125,8 +125,8 @@ def rebuild(backend: Backend, ctxt: RequestContext, server: ServerRef, request: 
         _check_volume(server, root, image, reimaged)
     check_host = image['id'] != was
     if root is not None:
-        # From here on, ``image`` becomes the server's stored image. A server that boots from a volume has no image id
-        # (its column image_ref is empty, as in Nova).
+        # From here on, ``image`` becomes the server's stored image.
+        # A server that boots from a volume has no image id: its column image_ref is empty, as in Nova.
         image = {**image, 'id': None}
     _check_image(backend, instance, image, root)
     kernels = images.find_kernels(backend, ctxt, image, instance.flavor.memory_mb)

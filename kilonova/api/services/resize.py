@@ -116,8 +116,9 @@ def resize(
         images.check_memory(image, new)
     else:
         images.check_fits(image, new, zero_disk_allowed=True)
-    # Check whether the extra specs of the new flavor ask for unsupported features. The image's properties were checked
-    # when the server was created. Then check that the new flavor and the image do not contradict each other.
+    # Check whether the extra specs of the new flavor ask for unsupported features.
+    # The image's properties were checked when the server was created.
+    # Also check that the new flavor and the image do not contradict each other.
     unsupported.check_flavor(flavor.extra_specs)
     create.check_board(flavor, image)
     spec, old_spec = specs_of(backend, ctxt, instance, flavor, image)
@@ -226,8 +227,8 @@ def specs_of(
     try:
         spec.numa_topology = create.numa_topology_of(flavor, image)
     except Invalid:
-        # Moves without a new flavor (evacuate, cold and live migration) call this function, too. If an older release
-        # accepted extra specs that are refused today, the server must still be able to leave its host.
+        # Moves without a new flavor (evacuate, cold and live migration) call this function, too.
+        # An older release may have accepted extra specs that are refused today. Such a server must be able to move.
         if not stays:
             raise
     spec.num_instances = 1
@@ -394,8 +395,8 @@ def _spec_before(backend: Backend, ctxt: RequestContext, server: ServerRef) -> R
     spec.flavor = instance.old_flavor
     spec.numa_topology = None
     with contextlib.suppress(Invalid):
-        # ``constraints.of`` raises Invalid if the old flavor's extra specs are not valid. Then the request spec keeps
-        # None as NUMA topology, because a server with such a flavor can only have been created without a topology.
+        # ``constraints.of`` raises Invalid if the extra specs of the old flavor are not valid.
+        # The request spec then keeps None, because a server with such a flavor was created without a NUMA topology.
         spec.numa_topology = constraints.of(instance.old_flavor, spec.image.properties if spec.image else NOTHING)
     context = instance.migration_context
     if context is not None and 'old_pci_requests' in context:

@@ -35,8 +35,8 @@ from kilonova.objects.vif import ACCELERATED, Vif
 VIEW = 'view'
 # Purpose for ``find_server``: the caller accepts an operation, so all columns that operations need are read.
 WORK = 'work'
-# Purpose for ``find_server``: the caller only shows the server, but needs all columns, as with WORK. Unlike WORK, it
-# also finds servers whose host still runs nova-compute.
+# Purpose for ``find_server``: the caller only shows the server, but needs all columns, as with WORK.
+# Unlike WORK, the purpose WHOLE also finds servers whose host still runs nova-compute.
 WHOLE = 'whole'
 # Purpose for ``find_server``: the caller shows the server's history, so deleted servers are found, too.
 HISTORY = 'history'
@@ -48,8 +48,8 @@ PARTIAL_SINCE = 69
 HISTORY_SINCE = 21
 # The first and the longest pause between two queries while a request waits for an operation, in seconds.
 _LOOK, _LONGEST_LOOK = 0.05, 0.5
-# The kinds of short operations. Clients often request several of them for one server at the same time. While a short
-# operation is running, ``accept_in_turn`` lets another request for the server wait, instead of refusing it with 409.
+# The kinds of short operations. Clients often request several of them for one server at the same time.
+# ``accept_in_turn`` lets a request for a server wait while a short operation runs, instead of refusing it with 409.
 _BRIEF = frozenset(
     (
         'attach_interface',
@@ -61,8 +61,8 @@ _BRIEF = frozenset(
     )
 )
 
-# Events (state changes, see ``kilonova.states``) that are refused if the server has a port of Cyborg (vnic_type
-# accelerator-direct or accelerator-direct-physical).
+# Events (state changes, see ``kilonova.states``) that are refused if the server has a port of Cyborg.
+# A port of Cyborg has the vnic_type accelerator-direct or accelerator-direct-physical.
 _BLOCKED_BY_ACCELERATED_PORTS = frozenset(
     (
         'suspend.start',

@@ -95,8 +95,9 @@ def make(backend: Backend, ctxt: RequestContext, server: ServerRef, making: Maki
         return image_id
     row = OperationRow.new(ctxt, making.kind, server.uuid, making.arguments(image_id=image_id))
     record = _record(backend, ctxt, server, making)
-    # The cleanup operation: a conductor runs it after ``LATE`` seconds, and deletes the image. The transaction that
-    # accepts the request (``write``) deletes it, so it runs only if the request fails or this process dies.
+    # Plan a cleanup operation: after ``LATE`` seconds, a conductor runs the operation, which deletes the image.
+    # ``write``, the transaction that accepts the request, deletes the row of the cleanup operation.
+    # So the cleanup operation runs only if the request fails or this process dies.
     note = OperationRow.new(ctxt, 'release', server.uuid, ImageRelease(image_id=image_id), beside=True)
     operations.plan(server.cell, [note], LATE)
 

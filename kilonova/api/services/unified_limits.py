@@ -59,9 +59,9 @@ class Registered(Mapping[str, int]):
             return self._limits[name]
         if self._strategy == REQUIRE:
             return 0 if name in self._listed else -1
-        # The resource has no registered limit in Keystone. -1 means unlimited: a PCI alias needs no limit of its own,
-        # because its devices also count against the limit of their resource class. All other resources get the limit 0,
-        # unless [quota]unified_limits_resource_list names them.
+        # The resource has no registered limit in Keystone. The result -1 means unlimited.
+        # A PCI alias needs no limit of its own, because its devices also count against the limit of a resource class.
+        # All other resources get the limit 0, unless [quota]unified_limits_resource_list names them.
         return -1 if name in self._listed or name.startswith(ALIAS) else 0
 
     def __iter__(self) -> Iterator[str]:
@@ -113,8 +113,9 @@ def _resources(flavor: Mapping[str, Any], extra_specs: Mapping[str, str]) -> dic
     )
     image, cpus = flavor.get('image') or {}, (flavor['vcpus'], 0)
     with contextlib.suppress(Invalid):
-        # A server that an older release accepted may have a flavor and an image that contradict each other, for example
-        # about hw:cpu_policy and hw_cpu_policy. Then ``cpus_asked`` raises Invalid, and all vCPUs count as shared CPUs.
+        # A server that an older release accepted may have a flavor and an image that contradict each other.
+        # For example, hw:cpu_policy and hw_cpu_policy may have different values. ``cpus_asked`` then raises Invalid.
+        # If ``cpus_asked`` raises Invalid, all vCPUs of the server count as shared CPUs.
         cpus = constraints.cpus_asked(shape, image)
     return hardware_amounts.of(shape, *cpus, encrypted=hardware_amounts.wants_encryption(extra_specs, image))
 
@@ -134,8 +135,8 @@ def _devices(extra_specs: Mapping[str, str], aliases: Aliases) -> tuple[dict[str
                 pci_request.requests_from_flavor({pci_request.EXTRA_SPEC: f'{name}:{number}'}, aliases)
             )
         except KilonovaError:
-            # The alias is not configured any more, or its devices have several resource classes. Then the devices count
-            # only against the limit of the alias, and against no resource class.
+            # The alias is not configured any more, or its devices have several resource classes.
+            # Count the devices only against the limit of the alias, and against no resource class.
             continue
         for group in groups:
             for resource_class, count in group.resources.items():

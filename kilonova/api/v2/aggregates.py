@@ -61,6 +61,7 @@ SET_METADATA_BODY = Obj(Prop('set_metadata', Obj(Prop('metadata', _METADATA, req
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
+
 # The two kinds of response bodies. The response to a creation (CREATED) has no fields for hosts and metadata.
 WHOLE, CREATED = 'whole', 'created'
 _WHOLE = frozenset((WHOLE,))

@@ -24,6 +24,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
+
 # The name of a file in the volume's directory.
 # Characters such as '<' are refused, because the host looks for the name in the guest's XML definition.
 _FILE = {'type': 'string', 'minLength': 1, 'maxLength': 255, 'pattern': r'^[A-Za-z0-9_-][A-Za-z0-9._-]*$'}

@@ -23,8 +23,8 @@ class Gone(KilonovaError):
 
 
 RULES = ()
-# The query schema of the routes in this module: unknown parameters are never refused. These routes always respond with
-# 404 or 410, whatever the query.
+# The query schema of the routes in this module: unknown parameters are never refused.
+# All routes in this module respond with 404 or 410, whatever the query.
 ANY = QuerySchema.of(strict_since=MAX + 1)
 
 PATHS: tuple[tuple[str, str], ...] = (
@@ -84,8 +84,8 @@ ACTIONS: tuple[tuple[str, str], ...] = (
         for key in ('disassociate', 'disassociate_host', 'disassociate_project', 'associate_host')
     ),
 )
-# Resources as (method, path, N): from microversion 2.N on, Nova has removed them and responds with 404. Kilonova never
-# had them, so it responds with 404 in older microversions, too.
+# Resources as (method, path, N): from microversion 2.N on, Nova has removed them and responds with 404.
+# Kilonova never had these resources, so it responds with 404 in older microversions, too.
 REMOVED: tuple[tuple[str, str, int], ...] = (
     ('GET', '/os-baremetal-nodes', 36),
     ('GET', '/os-baremetal-nodes/{id}', 36),

@@ -33,6 +33,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
+
 # Before microversion 2.58 the list has no query parameters, and parameters in a request are ignored.
 QUERY = QuerySchema.of(
     Prop('limit', t.NUMBER_TEXT, since=58, single=True),
@@ -175,8 +176,8 @@ def without_hosts(text: str, names: Iterable[str]) -> str:
     >>> without_hosts('gpu1 (192.0.2.10) does not answer, gpu10 does', ['gpu1'])
     '<host> (<host>) does not answer, gpu10 does'
     """
-    # A regular expression that matches one of the host names. It tries the names in this order, so a name must come
-    # before a shorter name with which it begins (gpu1-a before gpu1).
+    # A regular expression that matches one of the host names.
+    # The expression tries longer names first, because a name may begin with a shorter name (gpu1-a and gpu1).
     known = '|'.join(map(re.escape, sorted(set(names), key=len, reverse=True)))
     text = _ADDRESS.sub('<host>', text)
     return re.sub(rf'(?<![\w-])(?:{known})(?![\w-])', '<host>', text) if known else text

@@ -19,8 +19,8 @@ from kilonova.objects.audit_period import last_period
 # --- policy rules ----------------------------------------------------------------------------------------------------
 LIST, SHOW = f'{PREFIX}os-instance-usage-audit-log:list', f'{PREFIX}os-instance-usage-audit-log:show'
 RULES = (
-    rule(LIST, ADMIN, 'See which hosts have audited the usage in the last period.'),
-    rule(SHOW, ADMIN, 'See which hosts have audited the usage in the last period before a time.'),
+    rule(LIST, ADMIN, 'See which hosts have audited the usage of the last complete audit period.'),
+    rule(SHOW, ADMIN, 'See which hosts have audited the usage of the last audit period that ended before a time.'),
 )
 
 
@@ -37,7 +37,7 @@ class InvalidTimestamp(Invalid):
 
 @dataclass(frozen=True)
 class Log:
-    """The audits of one period.
+    """The usage audits of one audit period.
 
     ``runs``: rows with host, state, task_items, errors and message. ``hosts``: the names of all compute hosts,
     including disabled ones.
@@ -64,10 +64,10 @@ def _read_time(text: str) -> datetime.datetime:
 
 
 def _read(backend: Backend, before: datetime.datetime) -> Log:
-    """Return the log of the last period that ended before a time (naive UTC).
+    """Return the log of the last audit period that ended before a time (naive UTC).
 
-    Cells that do not answer are left out. Runs two SQL statements per cell. Raises InvalidTimestamp (400) if no period
-    ended before the time.
+    Cells that do not answer are left out. Runs two SQL statements per cell. Raises InvalidTimestamp (400) if no audit
+    period ended before the time.
     """
     try:
         begin, end = last_period(backend.options.usage_audit_period, before)
@@ -121,12 +121,16 @@ def _body(found: Log) -> dict[str, Any]:
 
 # --- handlers of requests --------------------------------------------------------------------------------------------
 def index(call: Call) -> Any:
-    """Return the log of the last complete period (``GET /os-instance_usage_audit_log``)."""
+    """Return the log of the last complete audit period (``GET /os-instance_usage_audit_log``)."""
     return {'instance_usage_audit_logs': _body(_read(call.backend, utcnow()))}
 
 
 def show(call: Call) -> Any:
-    """Return the log of the last period before a time (``GET /os-instance_usage_audit_log/{before_timestamp}``)."""
+    """Return the log of the last audit period that ended before the time in the path.
+
+    Serves ``GET /os-instance_usage_audit_log/{before_timestamp}``. The length of audit periods is
+    [DEFAULT]instance_usage_audit_period, for example a month.
+    """
     before = _read_time(call.path['before_timestamp'])
     return {'instance_usage_audit_log': _body(_read(call.backend, before))}
 

@@ -70,6 +70,7 @@ QUERY = QuerySchema.of(_OF_USER)
 
 
 # --- response fields -------------------------------------------------------------------------------------------------
+
 # The kinds of response bodies of a key pair: an entry of the list, the response to GET, and the response to POST.
 # ``_SHOWN`` and ``_ONE`` are the kinds of bodies that have a certain field.
 LISTED, SHOWN, CREATED = 'listed', 'shown', 'created'

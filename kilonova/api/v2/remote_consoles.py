@@ -28,6 +28,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
+
 # TYPES: for each protocol, the console types that hosts may offer.
 # UNSERVED: for each protocol, Nova's other console types. No host of Kilonova offers them.
 TYPES = {'vnc': ('novnc',), 'spice': ('spice-html5', 'spice-direct'), 'serial': ('serial',)}

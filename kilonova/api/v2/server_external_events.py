@@ -82,8 +82,8 @@ GROWN, REIMAGED = 'volume-extended', 'volume-reimaged'
 PLUGGING = frozenset(('network-vif-plugged', 'network-vif-unplugged'))
 # Events which report that the server's info cache is outdated.
 CHANGES = frozenset(('network-changed', 'network-vif-deleted'))
-# A dict from tag of the event power-update to a tuple: the kind of the operation to start, the state change with which
-# this operation begins, and the vm_state that the server must have.
+# POWER is a dict from tag of the event power-update to (kind of operation, state change, vm_state).
+# An operation of this kind is started if the server has the vm_state. The operation begins with the state change.
 POWER = {
     'POWER_ON': ('start', 'start.start', states.VmState.STOPPED),
     'POWER_OFF': ('stop', 'stop.start', states.VmState.ACTIVE),
@@ -258,8 +258,8 @@ def _code(
         return ACCEPTED if moves[uuid] else NOTHING_THERE
     server = servers[uuid]
     if name in CHANGES and backend.networks is not None and server is not None and server.row['extra_network_info']:
-        # Accept the event even if the server has no host (a shelved offloaded server): its ports exist. A conductor
-        # reads the ports from Neutron and updates the info cache, for which no host is needed.
+        # Accept the event even if the server has no host (a shelved offloaded server), because its ports exist.
+        # A conductor reads the ports from Neutron and updates the info cache, for which no host is needed.
         return ACCEPTED
     if server is None or not server.row['host']:
         return NOTHING_THERE

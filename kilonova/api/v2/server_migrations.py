@@ -221,8 +221,9 @@ def abort(call: Call) -> None:
         action=server_operations.action(ctxt, 'live_migration_cancel'),
         write=cancel,
     )
-    # Send RPC messages: source and destination host stop their work for the cancelled live migration, and a conductor
-    # undoes it. If a message is lost, a conductor finds the cancelled operation row in the database later.
+    # Send RPC messages: the source and destination hosts stop their work for the cancelled live migration.
+    # A conductor undoes the cancelled migration.
+    # If a message is lost, a conductor finds the cancelled operation row in the database later.
     for uuid in cancelled:
         for host in sorted({row['source_compute'], row['dest_compute']} - {None}):
             if backend.compute is not None:

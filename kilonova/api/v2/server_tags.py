@@ -31,6 +31,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
+
 # The maximum number of tags of a server.
 LIMIT = 50
 

@@ -93,9 +93,12 @@ def index(call: Call) -> Any:
 
 
 # --- requests that change a service, up to microversion 2.52 ---------------------------------------------------------
-# Such a request is PUT /os-services/enable, /disable, /disable-log-reason or /force-down. Its body names the service:
-# {"host": …, "binary": …}.
 def _change(call: Call, values: dict[str, Any]) -> dict[str, Any]:
+    """Write ``values`` to the row of a service. The request's body names the service: {"host": …, "binary": …}.
+
+    Serves PUT requests to /os-services/enable, /disable, /disable-log-reason and /force-down. Return the host and the
+    binary of the service.
+    """
     host, binary = call.body['host'], call.body['binary']
     row = hosts.change(call.backend, call.ctxt, hosts.find_binary(call.backend, host, binary), values)
     return {'host': row['host'], 'binary': row['binary']}

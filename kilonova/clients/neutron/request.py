@@ -95,8 +95,8 @@ class NeutronRequests(RestClient):
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]
             # Neutron returns links to further pages only if it limits the size of pages.
-            # Take only the query string from the link to the next page, and send it to the usual endpoint. The host
-            # name in the link may be a public one, which this process can't reach.
+            # Take only the query string from the link to the next page, and send it to the usual endpoint.
+            # The host name in the link may be a public one, which this process can't reach.
             following = [link['href'] for link in answer.get(f'{name}_links', ()) if link['rel'] == 'next']
             asked = urlsplit(following[0]).query if following else None
 

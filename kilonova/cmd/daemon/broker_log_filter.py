@@ -40,8 +40,8 @@ KINDS = {
     '[%(connection_id)s] AMQP server %(hostname)s:%(port)s closed the connection. Check login': REFUSED,
     '[%(connection_id)s] Reconnected to AMQP server': BACK,
 }
-# During one outage, a line about it is logged at most once in AGAIN seconds. If the broker came back and fails again, a
-# line about the new outage is logged AT_LEAST seconds after the last line about the old one, or later.
+# During one outage, a line about it is logged at most once in AGAIN seconds.
+# If the broker comes back and fails again, AT_LEAST is the minimum number of seconds between two lines.
 AGAIN, AT_LEAST = 600.0, 30.0
 
 

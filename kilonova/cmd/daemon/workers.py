@@ -36,8 +36,8 @@ LOG = logging.getLogger(__name__)
 # Environment variable of each worker. Its value is '<number of the worker>:<file descriptor of its socket>'.
 VARIABLE = 'KILONOVA_WORKER'
 SERVING, END, END_NOW = b'+', b'-', b'!'
-# The number that a thread sends to the main thread when a worker has reported that it serves. The main thread receives
-# the numbers of signals in the same way (see ``SignalListener``), so no signal may have this number.
+# The number that a thread sends to the main thread when a worker has reported that it serves.
+# The main thread receives signal numbers in the same way (see ``SignalListener``), so no signal may have this number.
 TOLD = 0xFD
 # Seconds until a worker that died is restarted: first PAUSE, then twice as long after each death, up to LONGEST_PAUSE.
 # If a worker has lived longer than LONGEST_PAUSE before it died, the pause is PAUSE again.

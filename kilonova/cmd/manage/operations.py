@@ -31,13 +31,15 @@ REMEDY = (
     "Restore these columns from a backup, and it continues within five minutes; or run 'kilonova-manage "
     "operation forget {uuid}', then delete the server or set its state, and run 'kilonova-manage audit'"
 )
-# Kinds of operations that belong to no server: ``mirror`` updates the aggregates of a host in Placement, and
+# Kinds of operations that belong to no server.
+# ``mirror`` updates the aggregates of a host in Placement.
 # ``host_removal`` removes a host whose compute service was deleted.
 WITHOUT_SERVER = ('mirror', 'host_removal')
 
-# Keys in an operation's outputs for the conductor's own data: how often the operation was retried, the reason of the
-# last retry, the position to which it is being undone, and the hosts' refusals. The other keys are results of steps
-# that are done, mostly under the step's name.
+# Keys in an operation's outputs for the conductor's own data.
+# 'tries' is how often the operation was retried, and 'reason' is the reason of the last retry.
+# 'back_to' is the position to which the operation is being undone, and 'refusals' are the hosts' refusals.
+# The other keys in the outputs are results of steps that are done, mostly under the step's name.
 OWN = ('tries', 'reason', 'back_to', 'refusals')
 
 

@@ -46,9 +46,9 @@ class AcceleratorOutputs(Outputs):
     """Stored results about accelerator requests.
 
     Attributes:
-        accelerators: Requests that were created in this attempt, as a dict from uuid to the number of their group in
-            the device profile; None if none were created.
-        accelerated: The requests in ``accelerators`` that are for a port, as a dict from request uuid to port id.
+        accelerators: The requests created in this attempt, or None if there are none. A dict from the request's uuid
+            to the number of its group in the device profile.
+        accelerated: The requests created in this attempt for ports. A dict from the request's uuid to the port's id.
     """
 
     accelerators: dict[str, int] | None = None

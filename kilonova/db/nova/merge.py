@@ -1,10 +1,13 @@
-"""Make the rows of a table of one cloud equal to the rows of the other cloud's table, in batches.
+"""Make the rows of a table in the target cloud equal to those of the source cloud, in batches.
+
+The source cloud is the cloud whose rows are copied, and the target cloud is the one whose tables are changed. In the
+copy of a Nova to Kilonova, Nova is the source cloud. In the copy back, Kilonova is the source cloud.
 
     table = METADATA['cell'].tables['instances']
-    counts = merge.missing(target, table, ('id',), existing)  # deletes rows that the other cloud lacks
+    counts = merge.missing(target, table, ('id',), existing)  # deletes rows that the source lacks
     counts = merge.rows(target, table, ('id',), batches)      # inserts and updates
 
-``existing`` is a function that gets primary keys of the table's rows and returns those that the other cloud has.
+``existing`` is a function that gets primary keys of rows of the table and returns those that the source cloud has.
 
 Each batch is one transaction, and writes only what differs. So a run that is interrupted can simply be started again,
 and a run that has nothing to do writes nothing.
@@ -98,10 +101,11 @@ def missing(
     existing: Callable[[Sequence[Key]], Collection[Key]],
     *where: sa.ColumnElement[bool],
 ) -> Counts:
-    """Delete the rows of ``table`` that the other cloud does not have, and return their number in Counts.
+    """Delete the rows of ``table`` in ``target`` that the source cloud does not have. Return their number in Counts.
 
-    ``names`` are the columns of the primary key. ``existing(keys)`` returns those of these primary keys that the other
-    cloud has. If conditions are given, rows that do not meet them stay.
+    The source cloud is the cloud whose rows are copied. ``names`` are the columns of the primary key.
+    ``existing(keys)`` returns the primary keys in ``keys`` that the source cloud has. If conditions (``where``) are
+    given, only rows that meet them are deleted.
     """
     order, counts = [table.c[column] for column in names], Counts()
     query = page = sa.select(*order).where(*where).order_by(*order).limit(BATCH)

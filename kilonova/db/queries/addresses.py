@@ -58,5 +58,5 @@ def _within_quotes(tokens: list[str]) -> str:
     first, last = tokens[:1] == ['^'], tokens[-1:] == ['$']
     inner = tokens[first : len(tokens) - last]
     if '^' in inner or '$' in inner:
-        raise BadExpression('^ and $ are supported only at the ends of alternatives')
+        raise BadExpression('^ must be at the start or after a | outside parentheses, $ at the end or before such a |')
     return ('' if first else f'{_ANY}*') + ''.join(inner) + ('' if last else f'{_ANY}*')

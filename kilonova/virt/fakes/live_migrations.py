@@ -135,7 +135,7 @@ class FakeLiveMigrations(FakePart):
         """Do nothing, because the fake driver never leaves a guest paused."""
 
     def has_arrived(self, instance: objects.Instance) -> bool:
-        """Return whether ``migrate`` has transferred the guest to this host. ``receive`` may not be called yet."""
+        """Return whether ``migrate`` has transferred the guest to this host, even if ``receive`` was not called yet."""
         return instance.uuid in self.fake.domains or instance.uuid in self.fake.machine.arrived[self.fake.name]
 
     @scripted

@@ -160,7 +160,8 @@ class LibvirtMoves:
             guest = self._libvirt.find(instance.uuid)
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
-                # A paused guest was started by an earlier call of this method, which ended before it resumed the guest.
+                # An earlier call of this method may have started the guest and ended before it resumed the guest.
+                # A guest that is still paused for this reason must be resumed now.
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
                     plugged()
                     guest.go_on()

@@ -55,8 +55,8 @@ def test_fixed_addresses_that_are_found(cell):
         ('[^1]', "'[^' is not supported in address patterns"),
         ('(?:1)', "'(?' is not supported in address patterns"),
         (r'\S', r"'\\S' is not supported in address patterns"),
-        ('1^', '^ and $ are supported only at the ends of alternatives'),
-        ('$1', '^ and $ are supported only at the ends of alternatives'),
+        ('1^', '^ must be at the start or after a | outside parentheses, $ at the end or before such a |'),
+        ('$1', '^ must be at the start or after a | outside parentheses, $ at the end or before such a |'),
         ('.' * 30, 'the expression has more than 255 characters'),
     ],
 )

@@ -25,7 +25,8 @@ RULES = ()
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# Query parameters of other names are accepted, too, because clients can filter by any image property.
+
+# Query parameters of any name are accepted, because clients can filter by any image property.
 QUERY = QuerySchema.of(
     Prop('limit', t.NUMBER_TEXT),
     Prop('marker', t.ANY_TEXT),
@@ -52,8 +53,8 @@ _STATUS = {
     'killed': 'ERROR',
 }
 _PROGRESS = {'queued': 25, 'saving': 50, 'importing': 50, 'uploading': 50, 'active': 100}
-# A dict from a value of this API's filter ``status`` to the value of Glance's filter ``status``. In Glance, 'in:a,b'
-# selects the images with one of the statuses a and b.
+# A dict from a value of this API's filter ``status`` to the value of Glance's filter ``status``.
+# In Glance, 'in:a,b' selects the images that have one of the statuses a and b.
 _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:deleted,pending_delete', 'ERROR': 'killed'}
 
 
@@ -214,6 +215,7 @@ def _change(backend: Backend, ctxt: RequestContext, image_id: str, changes: list
 
 
 # --- handlers of requests --------------------------------------------------------------------------------------------
+
 # The names of filters in this API, with the names of the same filters in the API of the image service.
 _FILTERS = {'name': 'name', 'type': 'image_type', 'minRam': 'min_ram', 'minDisk': 'min_disk', 'marker': 'marker'}
 _PROPERTY = 'property-'

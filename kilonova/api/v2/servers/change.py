@@ -66,8 +66,8 @@ def update(call: Call) -> Any:
         _check_pin(call.backend, server, body['pinned_availability_zone'])
     _write(call.backend, call.ctxt, server, values)
     if pinned:
-        # Write the zone last. It is stored in the request spec in the API database, and the other values are in the
-        # cell database. If the write to the cell fails, the zone must not change.
+        # Write the zone last: if the write of the other values to the cell fails, the zone must not change.
+        # The zone is in the request spec in the API database, and the other values are in the cell database.
         _pin(call.backend, call.ctxt, server, body['pinned_availability_zone'])
     return {'server': show.body(call, show.CHANGED)}
 

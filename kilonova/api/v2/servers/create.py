@@ -35,8 +35,8 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
-# The maximum length of each of these lists in a create request: networks, block devices, personality files and security
-# groups.
+
+# The maximum length of each of these lists: networks, block devices, personality files and security groups.
 MOST = 255
 
 # Nova introduced device tags with 2.32, dropped them by mistake, and introduced them again with 2.42.
@@ -127,8 +127,7 @@ _HINTS = Obj(
     additional=True,
 )
 
-# The schemas PERSONALITY, CERTIFICATES, HOSTNAME and USER_DATA are used for the body of a create request, and also for
-# the body of a rebuild request.
+# The schemas PERSONALITY, CERTIFICATES, HOSTNAME and USER_DATA are used for create requests and rebuild requests.
 PERSONALITY = Prop(
     'personality',
     {
@@ -210,9 +209,9 @@ BODY = Obj(
 
 # --- handlers of requests --------------------------------------------------------------------------------------------
 DESCRIPTION_SINCE, MULTIATTACH_SINCE, GUARANTEES_SINCE = 19, 60, 72
-# The prefix of internal scheduler hints, such as _nova_forced_move. Kilonova's API and conductors set them for the
-# scheduler. A user's request with such a hint is refused: the hint could make the scheduler skip filters or
-# allocations.
+# The prefix of internal scheduler hints, such as _nova_forced_move.
+# Kilonova's API and conductors set internal hints for the scheduler.
+# A user's request with an internal hint is refused: the hint could make the scheduler skip filters or allocations.
 INTERNAL_HINTS = '_nova_'
 
 

@@ -28,6 +28,7 @@ RULES = (
 
 
 # --- request schemas -------------------------------------------------------------------------------------------------
+
 # From this microversion (2.73) on, the list of servers has the filter and the sort key 'locked'.
 LOCKED_SINCE = 73
 SORT_KEYS = (
@@ -127,8 +128,8 @@ _TEXTS = (
     'status',
     'all_tenants',
 )
-# Filters that Nova refuses, because they are names of tables that Nova joins with the table of servers. A caller who
-# may use all filters gets error 400 for one of them. For any other caller the filter is ignored.
+# Filters that Nova refuses, because they are names of tables that Nova joins with the table of servers.
+# A caller who may use all filters gets error 400 for a forbidden filter. For other callers the filter is ignored.
 FORBIDDEN_FILTERS = (
     'block_device_mapping',
     'services',
@@ -178,8 +179,8 @@ def _list(call: Call, detailed: bool) -> Any:
     all_filters = call.may(ALL_FILTERS)
     owner = _owner(call, query, detailed)
     if all_filters:
-        # A caller who may use all filters gets error 400 for FORBIDDEN_FILTERS, as in Nova. For other callers, filters
-        # that they may not use are ignored.
+        # A caller who may use all filters gets error 400 for FORBIDDEN_FILTERS, as in Nova.
+        # For other callers, filters that they may not use are ignored.
         _refuse_joined(call.query)
     filters = pages.read_filters(
         call.backend,

@@ -110,16 +110,16 @@ EQUAL = (
     FilterRow('access_ip_v6', 'access_ip_v6', _text, NEVER),
     FilterRow('auto_disk_config', 'auto_disk_config', _boolean, NEVER),
 )
-# A dict from filter to (column, N). From microversion 2.N on, every user may use the filter. Before, only a caller who
-# may use all filters (an administrator) may use it.
+# REGEX is a dict from filter to (column, N). From microversion 2.N on, every user may use the filter.
+# Before microversion 2.N, only a caller who may use all filters (an administrator) may use the filter.
 REGEX = {
     'name': ('display_name', 1),
     'display_name': ('display_name', NEVER),
     'description': ('display_description', NEVER),
     'display_description': ('display_description', NEVER),
 }
-# A dict from filter to (IP version, N). From microversion 2.N on, every user may use the filter. Before, only a caller
-# who may use all filters (an administrator) may use it.
+# ADDRESSES is a dict from filter to (IP version, N). From microversion 2.N on, every user may use the filter.
+# Before microversion 2.N, only a caller who may use all filters (an administrator) may use the filter.
 ADDRESSES = {'ip': (4, 1), 'ip6': (6, 5)}
 TAGS = {'tags': 'tags', 'tags-any': 'tags_any', 'not-tags': 'not_tags', 'not-tags-any': 'not_tags_any'}
 
@@ -347,10 +347,11 @@ def _of_cells(
     answers = ask_cells(
         backend.all_cells(), lambda cell: _of_cell(backend, cell, listing, filters, marker, found), silent
     )
-    # If a cell does not answer, only the instance mappings of its servers are known. From microversion 2.69 on, these
-    # servers are listed with the status UNKNOWN, but only in a list without filters, order and limit, because a mapping
-    # can't be filtered or sorted. Any other list leaves the servers out if [api]list_records_by_skipping_down_cells is
-    # set, and otherwise fails with error 503.
+    # If a cell does not answer, only the instance mappings of its servers are known.
+    # From microversion 2.69 on, a list shows the servers of such a cell with the status UNKNOWN.
+    # A list with filters, order or limit can't show UNKNOWN servers, because a mapping can't be filtered or sorted.
+    # A list that can't show UNKNOWN servers fails with error 503.
+    # With [api]list_records_by_skipping_down_cells, the list leaves out the servers of the cell instead of failing.
     if silent and not backend.options.skip_down_cells and not listing.tells_unknown:
         raise Unavailable(f'Cell {silent[0].name} is not responding.')
     return [row for _, rows in answers for row in rows], silent

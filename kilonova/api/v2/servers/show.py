@@ -387,8 +387,8 @@ def body(call: Call, kind: str, changed: ServerRef | None = None) -> dict[str, A
     if call.version >= 96:
         with call.backend.api_db.read() as conn:
             wishes = queries.wishes(conn, [server.uuid])
-        # Only the scheduler hint 'group' of a create request puts a server into a server group. Without this hint, do
-        # not query the groups of the server.
+        # Only the scheduler hint 'group' of a create request puts a server into a server group.
+        # Without this hint, do not query the groups of the server.
         asked = 'group' in wishes.get(server.uuid, {}).get('hints', ())
     groups = server_groups.of_server(call.backend, server.uuid) if asked else []
     return render(row, viewer(call, host_states=host_states, wishes=wishes, groups=groups), kind)

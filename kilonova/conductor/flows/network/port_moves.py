@@ -116,8 +116,8 @@ def _to_host(
         if vif.id in there:
             to = host if not vif.is_function or vif.id in devices else None
             profile = {**allocation(vif, there[vif.id]), **devices.get(vif.id, {})}
-            # If the server has claimed no device for this SR-IOV port, ``to`` is None and the port is bound to no host.
-            # But if an earlier try of this step has bound the port to ``host``, keep the binding.
+            # ``to`` is None if the server has claimed no device for this SR-IOV port. ``bind`` then unbinds the port.
+            # Keep the port's binding if an earlier try of this step has bound the port to ``host``.
             port = (
                 there[vif.id]
                 if to is None and there[vif.id].host == host
