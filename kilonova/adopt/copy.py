@@ -85,7 +85,11 @@ Copied = dict[tuple[str, str], Counts]
 
 
 class NotReady(errors.Invalid):
-    """Kilonova's databases are not as a copy needs them."""
+    """Nova's rows cannot be copied to Kilonova's databases now.
+
+    For example, a cell is missing, a database is not at its newest revision, or daemons of Kilonova have worked with
+    it.
+    """
 
     msg_fmt = '%(reason)s'
 

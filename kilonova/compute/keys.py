@@ -1,18 +1,20 @@
 """Concurrency on one host: one execution per operation key, one lock per server, and slots that limit parallel tasks.
 
     with keys.doing('build_and_run_instance', '<operation>/<step>/<attempt>') as (work, first):
-        if not first:
-            return work.outcome()
-        work.result = …                     # call work.check() between two parts of the work
-    keys.cancel('<operation>')
+        if not first:                       # an earlier call with this method and key runs or has ended
+            return work.outcome()           # wait for its end, and return its result
+        work.result = …                     # do the work; call work.check() between two parts of the work
+    keys.cancel('<operation>')              # cancel all running calls of this operation
 
-    with locks.hold(instance.uuid), slots.hold(work.check):
+    with locks.hold(instance.uuid), slots.hold(work.check):     # wait for the server's lock and for a free slot
         …
 
+``keys`` is a TaskRegistry, ``locks`` a NamedLocks, and ``slots`` a TaskSlots.
+
 A call that is sent twice is executed once. If a call with the same key arrives while the first one runs, it waits for
-the end and returns the same result. If it arrives after the end, the stored result is returned. A call with an unknown
-key is executed. Its function first asks the conductor whether the operation still waits for this call
-(``HostTask.exclusive``).
+the end and returns the same result. If it arrives after the end, the stored result is returned. Results are stored for
+ten minutes at most. A call whose key has neither a running call nor a stored result is executed: its function first
+asks the conductor whether the operation still waits for this call (``HostTask.exclusive``).
 """
 
 from __future__ import annotations

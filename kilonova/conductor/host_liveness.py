@@ -200,9 +200,9 @@ class HostLiveness:
             cell = self._cells.get(key)
             unheard = cell is not None and now - cell.looked > self._gap
             if cell is None:
-                # The first check of a cell. If a host has reported recently, reports count as arriving since now.
-                # If no host has, ``deaf=now`` gives all hosts time to report before they count as down: after a power
-                # failure, for example, this process may start earlier than the hosts.
+                # First check of a cell: if a host has reported recently, reports count as arriving since now.
+                # If no host has reported recently, all hosts get time to report before they count as down (``deaf``).
+                # After a power failure, for example, this process may start earlier than the hosts.
                 cell = self._cells[key] = (
                     _Cell(now, newest, now) if newest_age <= self._gap else _Cell(None, newest, now, deaf=now)
                 )
@@ -212,8 +212,8 @@ class HostLiveness:
             elif cell.since is None:
                 cell.since = now
             elif unheard:
-                # This process made no checks for a while, and there may have been an outage in that time. The time
-                # since the last check counts as a gap, after which all hosts have time to report.
+                # This process made no checks for a while, and there may have been an outage in that time.
+                # The time since the last check counts as a gap, after which all hosts have time to report.
                 cell.since, cell.before = now, cell.looked
             if unheard:
                 cell.deaf = now

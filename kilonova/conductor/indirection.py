@@ -47,8 +47,8 @@ def _reply(result: Any, versions: dict[str, str]) -> Any:
             if other in versions and _key(versions[other]) < _key(version)
         }
         if not older:
-            # The caller knows the same or newer versions of all objects in the result, as is usual. So no object is
-            # converted to an older version.
+            # The caller knows the same or newer versions of all objects in the result, as is usual.
+            # Return the result without a conversion of objects to older versions.
             return result.obj_to_primitive()
         return result.obj_to_primitive(target_version=older.get(name), version_manifest=object_versions(name) | older)
     if isinstance(result, (list, tuple)):

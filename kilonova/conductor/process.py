@@ -37,9 +37,11 @@ def describe(host: str, pid: int | None = None) -> str:
 
 
 def is_dead(text: str | None, host: str) -> bool:
-    """Return whether the process that ``describe`` described as ``text`` is certainly gone.
+    """Return True if a process has certainly ended, and False if it may still run.
 
-    ``host`` is the service host of the caller.
+    ``text`` is the value that ``describe`` returned for the process. ``host`` is the service host of this process. If
+    ``text`` names another service host, the result is False, because the process runs on another machine and can't be
+    checked here.
     """
     found = _TEXT.fullmatch(text or '')
     if found is None or (found['host'], found['boot'], found['space']) != (host, _boot(), _space()):

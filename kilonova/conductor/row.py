@@ -166,8 +166,8 @@ class LeasedOperation(Generic[OutputsT]):
         self.db, self.env, self.owner = db, env, owner
         self.uuid, self.kind, self.instance_uuid = row.uuid, row.kind, row.instance_uuid
         self.args: Arguments = arguments_of.read(row.kind, row.args)
-        # The arguments as the JSON of the row. A copy of the row needs it, because a newer release of Kilonova may have
-        # written arguments that this release does not know and that are not in ``self.args``.
+        # The arguments in the JSON form of the row, which a copy of the row needs.
+        # ``self.args`` lacks arguments that a newer release of Kilonova has written and this release does not know.
         self._stored_args = row.args
         self.outputs: OutputsT = outputs.read(row.outputs)
         self.position, self.attempt, self.undoing = row.position, row.attempt, row.undoing
@@ -175,15 +175,15 @@ class LeasedOperation(Generic[OutputsT]):
         self.request_id, self.created_at = row.request_id, row.created_at
         self.ctxt = RequestContext.from_dict(row.context)
         self.ctxt.cell = db
-        # Position and attempt in the operation row. ``self.position`` may be ahead of it, because a step that need not
-        # be saved (``Step.saved``) advances only ``self.position``.
+        # Position and attempt that are stored in the operation row.
+        # The stored position may be lower than ``self.position``, because some steps are not saved (``Step.saved``).
         self._place = (row.position, row.attempt)
         # True if the row was read or written after the last message to another process, and this process owned it then.
         # ``compare`` then needs no SQL statement.
         self._compared = True
         self._ended = False
-        # Result of the function ``write`` that was passed to ``end``. It is kept here, because a repeated transaction
-        # does not call ``write`` if the first try was committed.
+        # Result of the function ``write`` that was passed to ``end``.
+        # The result is kept, because a repeated transaction does not call ``write`` if the first try was committed.
         self._written: Any = None
 
     def arguments(self, cls: type[ArgumentsT]) -> ArgumentsT:
@@ -296,8 +296,9 @@ class LeasedOperation(Generic[OutputsT]):
                 if write is not None:
                     write(conn)
                 return True
-            # The first try of this transaction may have been committed although its reply was lost. The row then has
-            # the new position and attempt, ``after``. A repeated try accepts such a row and writes the same values.
+            # The first try of this transaction may have been committed although its reply was lost.
+            # After a committed first try, the row has the new position and attempt, ``after``.
+            # A repeated try accepts a row that has ``after``, and writes the same values.
             return engine.repeated() and operation_leases.decide(
                 conn, self.uuid, self.owner, values, at=after, cancelled=cancelled
             )
@@ -379,13 +380,13 @@ class LeasedOperation(Generic[OutputsT]):
 
     @engine.retried
     def _end(self, write: Callable[[engine.Connection], object] | None) -> tuple[bool, str | None]:
-        # ``end_owned`` does not delete the row of a cancelled operation if ``unwinding`` is False: this process has not
-        # noticed the cancel yet, and must undo the operation first.
+        # ``end_owned`` does not delete the row of a cancelled operation if ``unwinding`` is False.
+        # A process that has not noticed the cancel yet must undo the operation before it deletes the row.
         unwinding = self.failed or self.cancelled
         with self.db.write() as conn:
             if not operation_leases.end_owned(conn, self.uuid, self.owner, cancelled=unwinding, at=self._place):
-                # No row was deleted. If this is a repeated try and the row no longer exists, the first try of this
-                # transaction was committed although its reply was lost: return True, the operation is ended.
+                # No row was deleted. A repeated try returns True if the row no longer exists: the operation is ended.
+                # The row no longer exists if the first try of this transaction was committed, but its reply lost.
                 return engine.repeated() and operations.get(conn, self.uuid) is None, None
             if write is not None:
                 self._written = write(conn)

@@ -54,8 +54,8 @@ class Sweep:
                 waiting, cancelled, behind = operation_leases.stopped(
                     conn, owner, SWEEP_BATCH, age, self._behind.get(db.url, 0)
                 )
-            # ``stopped`` reads a limited number of waiting and cancelled rows. The next search of this database
-            # continues after the row with the id ``behind``, or with the first row if ``behind`` is 0.
+            # ``stopped`` reads a limited number of waiting and cancelled rows.
+            # The next search continues after the row with the id ``behind``, or with the first row if ``behind`` is 0.
             self._behind[db.url] = behind
             if self._end_leases_of_the_dead(db, living):
                 return self.of(db, age)

@@ -92,13 +92,13 @@ class Work(LeasedOperation[OutputsT]):
         self.held_host: str | None = None
         # Whether the held slot is one of the slots for urgent operations.
         self.slot_urgent = False
-        # False if a call to the scheduler for this server may have got no reply: the scheduler may then still claim
-        # resources in Placement.
+        # False if a call to the scheduler for this server may have got no reply.
+        # A scheduler whose reply did not arrive may still claim resources for the server in Placement.
         self.select_answered = False
         # True if this process created the server's accelerator requests and has not tried to bind any of them yet.
         self.unbound = False
-        # True if this process has just inserted the server into its cell. The server then has no ports in Neutron yet,
-        # and the next step need not search for them.
+        # True if this process has just inserted the server into its cell.
+        # A server that was just inserted has no ports in Neutron yet, so the next step need not search for ports.
         self.just_handed_over = False
         self._together: Callable[[engine.Connection], object] | None = None
         self._at = (self.position, self.kind)
@@ -324,8 +324,8 @@ class Work(LeasedOperation[OutputsT]):
         if self.failed:
             return
         if isinstance(error, Cancelled) and self.error is None:
-            # A host reported that the operation was cancelled. ``standing`` reads the operation row, and sets
-            # ``self.error`` to the reason of the cancel if the row has one.
+            # A host reported that the operation was cancelled.
+            # ``standing`` reads the operation row, and sets ``self.error`` to the row's reason of the cancel, if any.
             self.standing()
         self.failed = True
         self.error = self.error or {

@@ -264,8 +264,8 @@ def _create_sqlite(
     """
     path = str(arguments[0])
     if path not in ('', ':memory:') and not path.startswith('file:'):
-        # O_EXCL opens the file only if it is missing. Closing an existing file would release this process's locks on it
-        # (see "How To Corrupt An SQLite Database File", section 2.2).
+        # O_EXCL never opens an existing file, because closing the file would release this process's locks on it.
+        # See "How To Corrupt An SQLite Database File", section 2.2, about locks that are lost when a file is closed.
         # An OSError because of an invalid path is ignored: SQLite reports the path later with a clear message.
         with contextlib.suppress(OSError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))

@@ -69,9 +69,9 @@ _MYSQL_SILENT = frozenset(
 # PyMySQL's codes for an error of the socket while it writes (2006) and while it reads (2013).
 _MYSQL_LOST = frozenset((2006, 2013))
 _POSTGRESQL_AGAIN = frozenset(('40001', '40P01', '55P03'))
-# The SQLSTATEs, or their beginnings, that mean that PostgreSQL gives no answer: connection lost (08), no connection
-# left (53300), shutdown (57P), statement too long (57014), lock wait too long (55P03), transaction idle too long
-# (25P03).
+# SQLSTATEs, or their beginnings, of the errors that mean that PostgreSQL gives no answer.
+# 08 means that the connection was lost, 53300 that no connection is left, and 57P that the server is shut down.
+# 57014 means that a statement took too long, 55P03 a wait for a lock, and 25P03 an idle transaction.
 _POSTGRESQL_SILENT = ('08', '25P03', '53300', '55P03', '57014', '57P')
 _SQLITE_SILENT = ('database is locked', 'unable to open database file', 'disk i/o error', 'interrupted')
 
@@ -83,8 +83,8 @@ _MYSQL_MISSING, _MYSQL_REFUSED, _MYSQL_LACKS = (
     frozenset((1054, 1146)),
 )
 # PostgreSQL's errors for a missing database, for a refused account, and for a missing table or column.
-# The texts of errors are matched for a missing database and a refused account: these errors occur when a connection is
-# opened, and psycopg2 has no SQLSTATE then.
+# A missing database and a refused account are recognized by the error's text.
+# psycopg2 has no SQLSTATE for errors that occur when a connection is opened.
 _POSTGRESQL_MISSING, _POSTGRESQL_REFUSED, _POSTGRESQL_LACKS = (
     re.compile(r'database "[^"]*" does not exist'),
     re.compile(r'authentication failed|role "[^"]*" does not exist|permission denied for database|pg_hba\.conf'),
@@ -166,8 +166,8 @@ def is_unreachable(error: BaseException) -> bool:
         return True
     state = _sqlstate(original)
     if state is None:
-        # psycopg2's errors have no SQLSTATE if no connection was established. Then each OperationalError is "no
-        # answer".
+        # psycopg2's errors have no SQLSTATE if no connection was established.
+        # Each OperationalError of psycopg2 without a SQLSTATE counts as "no answer".
         return _is_of_postgresql(original) and isinstance(error, exc.OperationalError)
     return state.startswith(_POSTGRESQL_SILENT)
 

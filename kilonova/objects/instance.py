@@ -356,11 +356,12 @@ class Instance(PersistentObject, KilonovaObject):
         }
 
     def go_back(self, context: MigrationContext | None) -> dict[str, str | None]:
-        """Set flavor, PCI requests and NUMA topology to their values before a move.
+        """Set flavor, PCI requests and NUMA topology to the values that the server had before its present move.
 
-        Return the new values as {column of ``instance_extra``: JSON text}. ``context`` is the server's migration
-        context, which has the old values. If it is None, only the flavor is set. The old flavor is ``old_flavor`` if
-        the destination has already written the new flavor, otherwise ``flavor``.
+        A move is a resize, migration or evacuation. ``context`` is the server's migration context, which has the old
+        PCI requests and NUMA topology. If it is None, only the flavor is set. The old flavor is ``old_flavor`` if the
+        move's destination host has already written the new flavor to the server. Otherwise ``flavor`` is still the old
+        one. Return the changed columns as {column of ``instance_extra``: JSON text}.
         """
         self.set_flavor((self.old_flavor if 'old_flavor' in self else None) or self.flavor)
         self.old_flavor: Flavor | None = None

@@ -14,8 +14,9 @@ from kilonova.objects.base import KilonovaObject, register
 from kilonova.objects.flavor import Flavor
 from kilonova.objects.instance_extra import InstanceNUMATopology, InstancePCIRequests
 
-
 # --- arguments of calls to a compute service (rpc.compute) -----------------------------------------------------------
+
+
 # In the classes below, the field ``image`` is a dict of the image's fields, as the API read it from the image service.
 @register
 class BuildOrder(KilonovaObject):
@@ -271,6 +272,7 @@ class LiveMigrationUndo(KilonovaObject):
 
 
 # --- what a host asks a conductor to write: a Claim takes resources for a server, a Save stores the result of a step --
+
 # Fields that Claim and Save have in common (see ``db.queries.claims.Written``). None leaves the column unchanged.
 _BOTH = {
     'instance_uuid': fields.UUIDField(nullable=True),

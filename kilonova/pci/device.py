@@ -66,7 +66,7 @@ MOST_REASON = 255
 
 _EXTRA_TAGS = ('managed', 'live_migratable', 'trusted')
 # Property of a discovered virtual function: 'true' if its card is in switchdev mode, otherwise the property is absent.
-# Such a function has a representor: the host's network interface for the function's port on the card's switch.
+# A function in switchdev mode has a representor: the host's network interface for its port on the card's switch.
 SWITCHDEV: Literal['switchdev'] = 'switchdev'
 # Property of a discovered virtual function of an NVIDIA card: the number of its vGPU type, or 0 if it has none yet.
 VGPU_TYPE: Literal['vgpu_type'] = 'vgpu_type'

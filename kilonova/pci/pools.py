@@ -365,7 +365,7 @@ def is_apart(keys: Mapping[str, object], specs: Collection[Mapping[str, object]]
     if not any(NETWORK in one for one in specs):
         return NETWORK in keys
     # A virtual function in switchdev mode is connected to the network by the switch on its card.
-    # Return True if the pool has such functions, but the port has neither hardware offload nor is remote-managed.
+    # Return True if the pool has switchdev functions, but the port has no hardware offload and is not remote-managed.
     return SWITCHDEV in keys and not _asks(specs, REMOTE_MANAGED, 'true') and not _asks(specs, SWITCHDEV, 'true')
 
 

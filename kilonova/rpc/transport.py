@@ -46,8 +46,8 @@ BROKER_AWAY = (
 FOR_SOMEBODY = messaging.TransportOptions(at_least_once=True)
 # Default of heartbeat_timeout_threshold: seconds without a heartbeat after which RabbitMQ counts as down.
 HEARTBEAT = 20
-# Maximum number of threads that hang while they send a message, because the broker does not answer. While there are so
-# many, sending a further message fails at once.
+# Maximum number of threads that hang while they send a message, because the broker does not answer.
+# While HANGING threads hang, sending a further message fails at once.
 HANGING = 8
 # Time-out in seconds of the test call that makes oslo.messaging open the queue of replies.
 PROBE = 3
@@ -154,8 +154,9 @@ class OsloTransport:
         self._opening: Future[None] | None = None
         self._opening_since = 0.0
         rabbit = messaging.TransportURL.parse(conf, url).transport.startswith('rabbit')
-        # True if this process can receive replies. On RabbitMQ it is False until ``_open_replies`` has created the
-        # reply queue. Other drivers need no such queue.
+        # True if this process can receive replies.
+        # On RabbitMQ, the value is False until ``_open_replies`` has created the reply queue.
+        # Drivers other than RabbitMQ's need no reply queue.
         self._replies_come = not rabbit
         if rabbit:
             conf.set_default('heartbeat_timeout_threshold', HEARTBEAT, group='oslo_messaging_rabbit')
@@ -207,7 +208,8 @@ class OsloTransport:
         except (messaging.MessageUndeliverable, *BROKER_AWAY) as error:
             if kind == 'cast':
                 LOG.warning(
-                    'Could not send the cast %s.%s (%s); a conductor will find its operation in the database',
+                    'Could not send the message %s.%s (%s); if it starts an operation, no action is needed, because a '
+                    'conductor finds the operation in the database and runs it',
                     topic,
                     method,
                     error,

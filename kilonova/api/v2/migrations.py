@@ -204,9 +204,8 @@ def _changed(call: Call) -> dict[str, Any]:
 def _owner(call: Call, everything: bool) -> dict[str, str]:
     """Return the request's filters project_id and user_id as a dict, after checking that the caller may use them.
 
-    A request without project_id lists the migrations of all projects. ``everything`` is true if the caller passes the
-    policy rule ALL_PROJECTS. If it is false, project_id must be the caller's own project. Otherwise raise
-    PolicyNotAuthorized (403).
+    ``everything`` is True if the policy rule ALL_PROJECTS lets the caller list the migrations of all projects. Raises
+    PolicyNotAuthorized (403) if ``everything`` is False and project_id is not the caller's own project, or is missing.
     """
     wanted = {name: call.one(name) for name in ('project_id', 'user_id')} if call.version >= OWNERS_SINCE else {}
     owner = {name: value for name, value in wanted.items() if value is not None}

@@ -27,8 +27,9 @@ from kilonova.db.arguments.releases import AcceleratorRequestsRelease, Accelerat
 from kilonova.db.rows import Row
 from kilonova.errors import KilonovaError
 
-# Keys of a server's system metadata. Their values are the uuids to which Cyborg has bound the server's accelerator
-# requests: now (BOUND_TO), and before an unconfirmed move (BEFORE). Such a uuid is the server's or a migration's.
+# Keys of a server's system metadata, whose values are uuids to which Cyborg has bound accelerator requests.
+# BOUND_TO has the uuid for the server's current host, and BEFORE the uuid for the source of an unconfirmed move.
+# A uuid under BOUND_TO or BEFORE is the server's uuid or the uuid of a migration.
 MARKS = (holder.BOUND_TO, holder.BEFORE)
 
 
@@ -74,7 +75,10 @@ class AcceleratorAudit:
         return None
 
     def learn(self, marks: Mapping[str, dict[str, str]]) -> None:
-        """Add the system metadata of servers: a dict from server uuid to the values of the keys in ``MARKS``."""
+        """Store the system metadata by which the audit finds the accelerator requests of one cell's servers.
+
+        ``marks`` is {server uuid: {key: value}} with keys in ``MARKS``. Called once for each cell, before ``compare``.
+        """
         self._marks.update(marks)
 
     def give_back(self, pending: Iterable[Arguments | None]) -> None:

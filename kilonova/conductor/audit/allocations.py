@@ -227,7 +227,7 @@ def amounts(
     """
     if topology is None:
         # A flavor of an older server may have extra specs that are refused today.
-        # Such a flavor counts as a flavor without a NUMA topology.
+        # A flavor with refused extra specs counts as a flavor without a NUMA topology.
         with contextlib.suppress(Invalid):
             topology = constraints.of(flavor)
     dedicated = constraints.dedicated_cpus(topology) if pinning else 0

@@ -137,8 +137,8 @@ class Audit:
         in one check. A disagreement is reported only if it is in two successive checks and none of its rows was changed
         between these checks. If its rows changed between all checks, it is reported as in flight.
         """
-        # Hosts and services that did not answer, as a dict from name to reason. The audit checks the cloud up to LOOKS
-        # times; a host or service that did not answer in one check is not queried in the following checks.
+        # Hosts and services that did not answer, as a dict from name to reason.
+        # The audit checks the cloud up to LOOKS times. A host or service in ``silent`` is not queried again.
         silent: dict[str, str] = {}
         until = time.monotonic() + PATIENCE_WITH_ALL
         last = _AuditRun(*self._parts, silent, until)
@@ -334,8 +334,8 @@ class _AuditRun:
         for kind in ('instances', 'migrations'):
             self._changed.update((row['uuid'], row['updated_at']) for row in cell[kind])
         self._changed.update((f'{row["host"]} {row["address"]}', row['updated_at']) for row in cell['devices'])
-        # Node rows change often. '<node> offers' is only in report lines about a node's device pools. So a changed
-        # node row makes ``changed_since`` return True only for these lines.
+        # Node rows change often, so a changed node row counts only for report lines about the node's device pools.
+        # Only report lines about device pools contain the key '<node> offers'.
         self._changed.update((f'{row["node"]} offers', row['updated_at']) for row in cell['nodes'])
 
     def _hosts(self, hosts: list[str], down: set[str]) -> Rows:
@@ -406,8 +406,8 @@ class _AuditRun:
 
         The pools and the rows must agree, because a host writes them together.
         """
-        # Mediated devices are not counted here. They are in no device pool (column pci_stats of the compute node),
-        # because the scheduler chooses them only by their resource providers in Placement.
+        # Mediated devices are in no device pool (column pci_stats of the compute node), so they are not counted here.
+        # The scheduler chooses mediated devices only by their resource providers in Placement.
         free = Counter(
             device['node']
             for device in devices

@@ -110,8 +110,8 @@ def bind(
         make(work, profile, ports)
         # Store the uuids before the requests are bound, so that another conductor that takes the row can delete them.
         work.decide({})
-    # Query Cyborg for requests that are already bound to ``holder``. The query is skipped in the first attempt if this
-    # process has just created the requests: none can be bound yet.
+    # Query Cyborg for accelerator requests that are already bound to ``holder``.
+    # In the first attempt, skip the query if this process has just created the requests: no request can be bound yet.
     look, work.unbound = not work.unbound or work.attempt > 1, False
     ours, bound = outputs.accelerators, client.of_instance(uuid) if look else []
     # Delete other requests bound to ``holder``. An earlier attempt has bound them and could not delete them.

@@ -227,7 +227,7 @@ def _end_api_row(work: BootWork, cell: engine.Database) -> bool:
         # If the user deletes the server at the same time, only one of the two transactions finds the build request.
         if not build_requests.destroy(conn, work.instance_uuid):
             # If this is a repeated try, the first try may have been committed although its reply was lost.
-            # It was committed if the instance mapping names the cell: the boot continues.
+            # If the instance mapping names the cell, the first try was committed: the boot continues.
             return engine.repeated() and _lives_in(conn, work, cell)
         if not operation_leases.end_owned(conn, work.uuid, work.owner, cancelled=True):
             raise LeaseLost(operation=work.uuid)
@@ -349,8 +349,8 @@ def _await_volumes(work: BootWork) -> bool:
             work.outputs.unasked = is_first
             raise
     if work.outputs.unasked:
-        # This step now sends requests to Neutron and Cinder. After a crash, the next try must search both services for
-        # ports and attachments that this try has created.
+        # This step now sends requests to Neutron and Cinder.
+        # After a crash, the next try must search Neutron and Cinder for ports and attachments that this try made.
         work.outputs.unasked = False
         work.decide({})
     return is_first
@@ -579,8 +579,8 @@ class Boot(Flow[BootOutputs]):
                     work.lost()
                     return
                 if work.outputs.create_instance is None and not work.failed:
-                    # This process took over the operation row in the cell, whose outputs don't have the id of the
-                    # server's row: the row was written before this id was known.
+                    # This process took over the operation row in the cell, whose outputs lack the id of the server.
+                    # The operation row was written before the id of the server's row was known, so read the id now.
                     work.outputs.create_instance = {'id': work.instance_row()['id']}
             except Unanswered as error:
                 work.give_back(error)

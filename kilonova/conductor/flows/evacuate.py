@@ -146,8 +146,8 @@ def undo_evacuate_instance(work: EvacuateWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # Return True if the host may have started the guest: a host writes its name to the migration's row with its
-        # claim, before it starts the guest.
+        # Return True if the host may have started the guest.
+        # A host writes its name to the migration's row, together with its claim, before it starts the guest.
         return moved.dest_compute == host and not work.cancelled
 
     releases.ask_to_undo(

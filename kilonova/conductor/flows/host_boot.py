@@ -27,8 +27,7 @@ from kilonova.states import PowerState
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until the next try to start the guest, if the host did not start it because another operation had changed the
-# server's state.
+# Seconds until the next try to start the guest, if another operation had changed the server's state.
 LOOK = 1.0
 
 
@@ -74,8 +73,8 @@ def resume_guest(work: Work[ResumeOutputs]) -> None:
     except (LeaseLost, KeyGone, Cancelled):
         raise
     except HostDown as error:
-        # Retry later without a check of the time limit (``_is_over``). When the host is started again, the time limit
-        # for the start of the guest begins anew.
+        # The host is down: retry later without a check of the time limit (``_is_over``).
+        # When the host is started again, the time limit for the start of the guest begins anew.
         _tell(work, error)
         raise Unanswered(error.message) from error
     except Unanswered as error:

@@ -130,8 +130,9 @@ def _order(work: LiveWork) -> objects.LiveMigrationOrder:
 
 
 def _undo(work: LiveWork, resume: bool = False, gone: bool | None = None) -> objects.LiveMigrationUndo:
-    # If ``aborted`` is True, the source sends the notification that a user aborted the migration. The source may get
-    # two undo calls: for live_migration and for check_source (``resume``). Only the first one has ``aborted`` True.
+    # If ``aborted`` is True, the source sends the notification that a user aborted the migration.
+    # The source may get two undo calls: for live_migration and for check_source (``resume``).
+    # Only the first undo call has ``aborted`` True, so that the notification is sent once.
     first = not resume or work.position < FLOW.index('live_migration')
     return objects.LiveMigrationUndo(
         instance=work.instance(fresh=True),

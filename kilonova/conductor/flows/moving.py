@@ -26,8 +26,8 @@ from kilonova.db.queries import instances, migrations, request_specs
 from kilonova.errors import HostRejected, MigrationNotFound, NoValidHost, PlacementConflict, Unanswered
 from kilonova.pci import request as pci_request
 
-# Maximum number of times that one move asks the scheduler to choose hosts. The scheduler is asked again only if another
-# server took the resources of the last chosen host.
+# Maximum number of times that one move asks the scheduler to choose hosts.
+# The scheduler is asked again only if another server took the resources of the last chosen host.
 CHOICES = 10
 # Maximum number of tries to write a request spec. A try fails if the request spec was changed since it was read.
 SAVES = 5

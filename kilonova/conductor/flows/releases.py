@@ -246,8 +246,8 @@ def _call_host(work: Work[Outputs]) -> None:
     Raises Unanswered if the host is down, so that the operation is retried.
     """
     serializer, args = objects.base.Serializer(), work.arguments(HostRelease)
-    # The row may have been written by an older release of Kilonova, whose RPC method had other arguments. Leave out
-    # stored arguments that this release's method does not have.
+    # An older release of Kilonova, whose RPC method had other arguments, may have written the row.
+    # Leave out stored arguments that this release's method does not have.
     taken = Compute.arguments(args.method)
     kwargs = {
         name: serializer.deserialize_entity(work.ctxt, value) for name, value in args.kwargs.items() if name in taken
@@ -426,8 +426,8 @@ def end_migration(work: Work[Any], volume_id: str, target_id: str, swapped: bool
         )
     held = client.attachments(work.instance_uuid)
     with contextlib.suppress(VolumeNotFound):
-        # At the end of a migration, Cinder restores the volume's former status 'in-use'. If the server has no
-        # attachment to the volume any more, set the status to 'available'.
+        # At the end of a migration, Cinder restores the volume's former status 'in-use'.
+        # If the server has no attachment to the volume any more, set the volume's status to 'available'.
         if client.volume(None, volume_id).status == 'in-use' and all(one.volume_id != volume_id for one in held):
             client.call_available(volume_id)
     if swapped:

@@ -133,8 +133,9 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # Return True if the host may have started the guest: a host writes its name to the server's row with its claim,
-        # before it starts the guest. A server that is being deleted is started on no other host.
+        # Return True if the host may have started the guest.
+        # A host writes its name to the server's row, together with its claim, before it starts the guest.
+        # A server that is being deleted is started on no other host.
         return instance.task_state not in states.ENDING and instance.host == host
 
     def leave(conn: engine.Connection) -> None:

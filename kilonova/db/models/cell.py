@@ -166,8 +166,8 @@ class PciDevice(SoftDelete, Base):
     instance_uuid = mapped_column(sa.String(36))
     numa_node = mapped_column(sa.Integer)
     parent_addr = mapped_column(sa.String(12))
-    # The time when the device was assigned to its server (``instance_uuid``). It is NULL if no server holds the device,
-    # or if the device was assigned before Kilonova had this column.
+    # The time when the device was assigned to its server (``instance_uuid``).
+    # The time is NULL if no server holds the device, or if the device was assigned before Kilonova had this column.
     held_since = mapped_column(DateTime)
 
 

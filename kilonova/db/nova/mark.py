@@ -46,7 +46,11 @@ def marked(*databases: NovaDatabase) -> list[str]:
 
 
 def put(database: NovaDatabase) -> None:
-    """Mark a database, which must be writable. Nothing is changed if it has the mark already."""
+    """Mark a database of Nova as taken over by Kilonova, so that Nova's controllers do not start with it again.
+
+    The mark is a new table. In the database of a cell, the compute services also get a version that is too old for
+    nova-conductor and nova-scheduler. ``database`` must be writable. Nothing is changed if it has the mark already.
+    """
     with database.write() as connection:
         _MARK.create(connection, checkfirst=True)
         if _versions(connection) is not None:

@@ -32,8 +32,8 @@ def page(
     """
     query = sa.select(actions).where(actions.c.instance_uuid == instance_uuid)
     if marker is not None:
-        # A request may have several actions, and the previous page may have ended with any of them. Continue after the
-        # oldest one: otherwise the next page could contain the same actions again, and the pages would never end.
+        # A request may have several actions, and the previous page may have ended with any of them.
+        # Continue after the request's oldest action: otherwise pages could repeat actions and never end.
         last = get(conn, instance_uuid, marker, newest=False)
         if last is None:
             return None

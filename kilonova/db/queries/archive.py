@@ -96,8 +96,8 @@ def _servers(api: engine.Database, cell: engine.Database, limit: int, before: da
     with cell.read() as conn:
         uuids = _next_servers(conn, limit, before)
     with api.read() as conn:
-        # Skip servers that have an operation row in the API database: their boot is not yet handed over to the cell
-        # completely (operations.md rule 19), although the server was already deleted in the cell.
+        # Skip servers that have an operation row in the API database (operations.md rule 19).
+        # The cell has deleted a skipped server, but the server's boot is not yet completely handed over to the cell.
         busy = (
             set(
                 conn.execute(

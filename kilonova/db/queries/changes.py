@@ -70,11 +70,11 @@ def _changes() -> sa.CompoundSelect[Any]:
     parts = [sa.select(sa.literal(0).label('kind'), sa.literal(0).label('id'), db_utcnow().label('stamp'))]
     for kind, table, criteria in ((1, compute_nodes, ()), (2, services, (COMPUTE,))):
         columns = table.c
-        # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument. (With a
-        # literal argument, MySQL's coalesce() would return a text instead of a datetime.)
+        # At least one of these columns is never NULL, so coalesce() needs no literal as its last argument.
+        # With a literal argument, MySQL's coalesce() would return a text instead of a datetime.
         stamp = sa.func.coalesce(columns.deleted_at, columns.updated_at, columns.created_at)
-        # Use one SELECT for each of the columns updated_at, created_at and deleted_at, so that each SELECT uses the
-        # index of its column. A single SELECT with OR would use no index.
+        # Use one SELECT for each of the columns updated_at, created_at and deleted_at, which all have an index.
+        # A single SELECT with OR would use no index.
         parts.extend(
             sa.select(sa.literal(kind), columns.id, stamp).where(columns[name] >= since, *criteria)
             for name in ('updated_at', 'created_at', 'deleted_at')
@@ -82,8 +82,8 @@ def _changes() -> sa.CompoundSelect[Any]:
     return sa.union_all(*parts)
 
 
-# The SELECT of changed compute nodes and services. It runs for each scheduling request, so SQLAlchemy's object for it
-# is created only once.
+# The SELECT of changed compute nodes and services, which runs for each scheduling request.
+# SQLAlchemy's object for this SELECT is created only once, and not for each request.
 _CHANGES = _changes()
 _MARK = sa.select(
     sa.func.count(),

@@ -136,15 +136,15 @@ def _parts(key: str) -> dict[str, Any]:
 
 _HELD = ('claimed', 'allocated')
 _BESIDE_RELEASES = ('release', 'delete')
-# After a host has undone its work on a step, the column ``written`` of the operation row is the step key, this text and
-# the reason. Later calls of the host with this step key are refused.
+# After a host has undone a step, the column ``written`` of the operation row has the step key, _UNDONE and the reason.
+# Later calls of the host with the step key of an undone step are refused.
 _UNDONE = ':undone:'
 # Maximum number of characters of the reason that a host gives when it has undone its work.
 _REASON = 1000
 
 _RELEASES = sa.alias(operations)
-# The SQL condition that an operator has forced the host down. Such a host gets no new work: its servers may already be
-# evacuated, and its operations may already continue, on other hosts.
+# The SQL condition that an operator has forced the host down. A host that is forced down gets no new work.
+# The servers of a forced-down host may already be evacuated, and its operations may already continue on other hosts.
 _FORCED_DOWN = sa.exists().where(
     services.LIVE,
     services.services.c.binary == services.COMPUTE,
@@ -168,9 +168,10 @@ _CHECK_ATTEMPT = sa.select(operations.c.id).where(
 )
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
-# The SQL condition that no pending release of the server is stored for the host. A pending release is an operation that
-# frees, when a host is up again, what an earlier operation left there. It would also free a claim that is made before
-# it. The inner SELECT is a derived table: MySQL refuses an UPDATE whose subquery reads the updated table directly.
+# The SQL condition that no pending release of the server is stored for the host.
+# A pending release is an operation that frees, when a host is up again, what an earlier operation left on the host.
+# A pending release would also free a claim that is made before the release runs.
+# The inner SELECT is a derived table: MySQL refuses an UPDATE whose subquery reads the updated table directly.
 _NO_RELEASE = sa.not_(
     sa.exists(
         sa.select(
@@ -255,8 +256,8 @@ def _mark(conn: sa.Connection, key: str, mark: str, free_of: tuple[str, str] | N
         values,
     ).rowcount:
         return True
-    # If the row has this mark, the write was committed before. Raise nothing then, even if the operation was cancelled
-    # since: the host must learn that its claim exists, so that it can release the claim.
+    # If the row has ``mark``, this write was committed before: raise nothing, even if the operation is cancelled now.
+    # The host must learn that its claim exists, so that it can release the claim.
     written = conn.execute(_WRITTEN, _parts(key)).scalar()
     if written != mark:
         check(conn, key)
@@ -339,8 +340,8 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
     uuid, key = request.instance_uuid, request.key
     with db.write() as conn:
         if request.end and key:
-            # Delete the operation row, unless the operation was cancelled. There is no waiting operation to start then,
-            # because an operation waits only for a cancelled operation.
+            # Delete the operation row, unless the operation was cancelled.
+            # No waiting operation has to be started here, because an operation waits only for a cancelled operation.
             if not conn.execute(_END, _parts(key)).rowcount:
                 _write_usage_again(conn, request.usage)
                 return _ended_before(conn, request, key)
@@ -444,8 +445,8 @@ def _write_devices(conn: sa.Connection, changes: list[dict[str, Any]], strict: b
             else:
                 values['held_since'] = now
         elif after in ('available', 'removed') or owner is not None:
-            # The server gives the device back. Its new status is 'available', 'removed' (the host does not have the
-            # device any more) or 'unavailable' (the device is not offered).
+            # The server gives the device back. The device's new status is 'available', 'removed' or 'unavailable'.
+            # 'removed': the host does not have the device any more. 'unavailable': the device is not offered.
             values.update(instance_uuid=None, request_id=None, held_since=None)
             if owner is not None:
                 device_history.add(conn, ids, owner)

@@ -218,8 +218,8 @@ def places(conn: Connection, uuids: Iterable[str]) -> dict[str, set[str]]:
         under_way = sa.and_(
             migrations.c.instance_uuid.in_(some), migrations.c.deleted == 0, migrations.c.status.not_in(ENDED)
         )
-        # Three SELECTs read the host of the server, and source and destination of its unfinished moves. Each SELECT
-        # uses an index. A single SELECT with OR would use no index.
+        # Three SELECTs read the host of the server, and source and destination of its unfinished moves.
+        # Each of the three SELECTs uses an index. A single SELECT with OR would use no index.
         for uuid, host in conn.execute(
             sa.union_all(
                 sa.select(instances.c.uuid, instances.c.host).where(

@@ -214,8 +214,8 @@ def create(
     if there is not None:
         return there, False
     stamp = {'created_at': now, 'deleted': 0}
-    # The created_at in ``values``, the time of the user's request, replaces the created_at of ``stamp`` in the row of
-    # instances. The rows in the other tables keep the current time of ``stamp``.
+    # In the row of instances, created_at is the time of the user's request (from ``values``).
+    # In the rows of the other tables, created_at is the current time (from ``stamp``).
     new_id = _move(conn, uuid, event, instances.insert(), {**stamp, **values}).inserted_primary_key[0]
     conn.execute(extras.insert(), {'instance_uuid': uuid, **stamp, **extra})
     for table, pairs in ((system_metadata_table, system_metadata), (metadata_table, metadata)):

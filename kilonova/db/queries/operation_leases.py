@@ -180,8 +180,9 @@ def free(conn: sa.Connection, owner: str, limit: int, age: float = -60.0, after:
 
     These are rows without an owner, rows of owners whose lease has expired, and rows of this owner itself (the caller
     knows on which rows it works already). ``age`` is the minimum age of a row in seconds. Younger rows are skipped,
-    because the message that tells a conductor about the row may still be on its way. Only rows with ids greater than
-    ``after`` are returned.
+    because the message that tells a conductor about the row may still be on its way. The default of -60 skips no row:
+    a row has a negative age if the database's clock was set back after the row was created. Only rows with ids greater
+    than ``after`` are returned.
     """
     rows = conn.execute(_FREE, {'me': owner, 'after': after, 'age': age, 'most': limit}).mappings().all()
     return [OperationRow.read(row) for row in rows]

@@ -58,7 +58,7 @@ class OperationRow:
         slot: RUN, WAIT, or the row's own uuid if it may run concurrently with other rows of the server.
         not_before: The time before which no conductor takes the row, in epoch seconds by the database's clock.
         host: The host that must act when it is up again: free what it holds of the server (a pending release), or start
-            the server's guest. None for other operations.
+            the server's guest. For the kind host_removal, the host that is removed. None for other operations.
         unreadable: Names of the JSON columns that cannot be read, with the reasons; '' if all can be read. No conductor
             can run or undo an unreadable row.
     """
@@ -98,11 +98,18 @@ class OperationRow:
         not_before: float = 0.0,
         host: str | None = None,
     ) -> Self:
-        """Create a row for this request, with a new uuid.
+        """Create an operation row with a new uuid. The caller inserts the row into the database.
 
-        ``args`` are of the class that this kind has in ``db.arguments.kinds``, or None if there are none. If ``beside``
-        is True, the row may run concurrently with the server's other rows. Raises TypeError if this kind of operation
-        has another class of arguments.
+        Args:
+            ctxt: Context of the request that starts the operation.
+            kind: Kind of the operation, such as 'delete'.
+            instance_uuid: The uuid of the server, or of the aggregate (kind mirror) or service (kind host_removal).
+            args: The operation's arguments. None if operations of this kind have no arguments.
+            beside: Whether the operation may run concurrently with other operations of the server.
+            not_before: The time before which no conductor takes the row, in epoch seconds by the database's clock.
+            host: The host that must act when it is up again, or the host that is removed. None for other operations.
+
+        Raises TypeError if ``args`` is not of the class that ``db.arguments.kinds`` has for this kind.
         """
         uuid = uuidutils.generate_uuid()
         return cls(
@@ -125,8 +132,8 @@ class OperationRow:
         """
         read, why = texts.split(row, _JSON)
         values: dict[str, Any] = {**row, **read}
-        # If the column ``error`` is unreadable, the operation still runs, because the error is only displayed. An
-        # unreadable column in _JSON prevents this (``unreadable``).
+        # If the column ``error`` is unreadable, the operation still runs, because the error is only displayed.
+        # An operation with an unreadable column in _JSON does not run (``unreadable``).
         reason, lost = texts.split(row, ['error'])
         values['error'] = reason.get('error') or None
         if lost:
@@ -401,11 +408,11 @@ def accept_delete(
         if 'delete' in slots.values():
             return None
         if WAIT in slots:
-            # The waiting operation is a soft delete or an evacuation: only these and deletes are accepted while another
-            # operation runs. It has not begun, and the new delete replaces it.
+            # The waiting operation has not begun, and the new delete replaces it.
+            # The waiting operation is a soft delete or an evacuation: no other kinds can wait, except a delete.
             forget_waiting(conn, instance_uuid)
-        # ``running`` is the number of operations that were cancelled, 0 or 1. The delete waits until a cancelled
-        # operation is undone. It is 0 if the running operation ended just now.
+        # ``running`` is the number of operations that were cancelled: 1, or 0 if the operation ended just now.
+        # The delete waits until a cancelled operation is undone.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -494,8 +501,8 @@ def accept_soft_delete(
         moved = _confirming(conn, instance_uuid)
         if moved is not None:
             operation = operation.with_arguments(SoftDeleteArguments(migration_uuid=moved))
-        # ``running`` is the number of operations that were cancelled, 0 or 1. The soft delete waits until a cancelled
-        # operation is undone. It is 0 if the running operation ended just now.
+        # ``running`` is the number of operations that were cancelled: 1, or 0 if the operation ended just now.
+        # The soft delete waits until a cancelled operation is undone.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)
@@ -520,14 +527,14 @@ def reset_state(
             raise instance_queries.refuse(conn, instance_uuid, event)
         # Do not cancel operations that release resources (FORWARD_KINDS), or these resources would never be released.
         cancel(conn, instance_uuid, spared=FORWARD_KINDS)
-        # Delete a waiting evacuation, which has not begun. A waiting delete or soft delete stays (FORWARD_KINDS), and
-        # no other operation can wait.
+        # Delete a waiting evacuation, which has not begun.
+        # A waiting delete or soft delete stays (FORWARD_KINDS). No other kinds of operations can wait.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
         slots = kinds(conn, instance_uuid)
-        # Confirm a resize that waits for a confirm or revert, unless the server still has a running or waiting
-        # operation, such as a delete (``slots``).
+        # Confirm a resize that waits for a confirm or revert, unless the server still has an operation (``slots``).
+        # ``slots`` has the kinds of the server's running and waiting operations, for example 'delete'.
         moved = None if slots else _confirming(conn, instance_uuid)
         if moved is None:
             return None

@@ -24,8 +24,8 @@ from kilonova.db.models import cell as models
 from kilonova.db.queries import instances as instance_queries
 from kilonova.db.queries.operations import RESUME, OperationRow, insert, operations
 
-# KIND is the kind of the operations that start servers after a boot of their host. The instance action of such an
-# operation has the same name. EVENT is the name of the event of this action.
+# KIND is the kind of the operations that start servers after a boot of their host.
+# The instance action of an operation of kind KIND has the same name. EVENT is the name of the action's event.
 KIND, EVENT = RESUME, 'compute_resume_on_host_boot'
 # The message of the instance action while all attempts have failed so far and more attempts will follow.
 WAITING = 'Waiting'

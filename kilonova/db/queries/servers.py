@@ -46,8 +46,8 @@ LOG = logging.getLogger(__name__)
 # Columns of a server that contain its sizes. The fields of a flavor have the same names.
 SIZES = ('vcpus', 'memory_mb', 'root_gb', 'ephemeral_gb')
 IMAGE_PREFIX = 'image_'
-# The system metadata key for the id of the server's image. It has the prefix of image properties but is none, so it is
-# left out of the image properties.
+# The system metadata key for the id of the server's image.
+# This key has the prefix of image properties but is none, so it is left out of the image properties.
 OWN_PROPERTY = f'{IMAGE_PREFIX}base_image_ref'
 # In the rows of ``_facts``, this value marks a volume that is deleted together with its server.
 _GOES = '1'
@@ -59,8 +59,9 @@ COLUMNS = tuple(column for column in instances.c if column.name not in _BULKY)
 _SOLID = frozenset(('created_at', 'uuid'))
 
 
-# SQL conditions: _GONE for deleted servers, _WAITING for soft-deleted servers (which can be restored), _STAYING for
-# servers that are not soft-deleted. Lists of servers leave out deleted and soft-deleted servers by default.
+# _GONE is the SQL condition for deleted servers, _WAITING for soft-deleted servers, which can be restored.
+# _STAYING is the SQL condition for servers that are not soft-deleted.
+# Lists of servers leave out deleted and soft-deleted servers by default.
 _GONE, _WAITING = instances.c.deleted != 0, instances.c.vm_state == 'soft-delete'
 _STAYING = sa.or_(instances.c.vm_state.is_(None), sa.not_(_WAITING))
 
@@ -487,8 +488,8 @@ def _has_networks(text: str) -> bool:
     return bool(stored)
 
 
-# {column with JSON text that is shown to users: function that raises an error in BROKEN if the text is malformed}. A
-# malformed text is not shown.
+# A dict from each column with JSON text that users see to a function that raises an error in BROKEN for malformed text.
+# A malformed text is not shown.
 _SHOWN: Mapping[str, Callable[[str], object]] = {
     'network_info': _has_networks,
     'trusted_certs': lambda text: [*envelopes.certificate_ids(text)],

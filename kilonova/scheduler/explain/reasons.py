@@ -397,7 +397,7 @@ class _Why:
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
                 # All providers with the amount belong to hosts: no shared provider (shared disk) has the resource.
-                # So each host that is not in ``able``, the root providers of these providers, lacks the amount.
+                # So each host that is not in ``able`` (root providers with the amount) lacks the amount.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():

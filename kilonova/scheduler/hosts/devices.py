@@ -66,7 +66,11 @@ class FreeDevices:
         self._texts.pop(host_index, None)
 
     def count(self, host_index: int) -> int:
-        """Count a host's free devices (its row minus the reservations), store the counts, and return the total."""
+        """Count the free devices of a host again, write the counts to the arrays, and return the sum.
+
+        Free devices are the devices in the pools of the host's compute node, minus the devices that this scheduler has
+        reserved. Called when the node's row or a reservation changes.
+        """
         pools = self._counts.get(host_index, [])
         for key, _, _ in pools:
             self._columns[key][host_index] = 0

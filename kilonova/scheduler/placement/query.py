@@ -153,7 +153,8 @@ class CandidateQuery:
         gone = {suffix for suffixes in kinds for suffix in suffixes[1:]}
         left_out = {}
         if len(named) - len(gone) > FEW_GROUPS:
-            # Ask for the device that the server needs most often: few hosts have that many, so the answer is short.
+            # Ask Placement only for the kind of device of which the server needs the largest number.
+            # Few hosts have so many devices of one kind, so Placement's answer is short.
             devices = sorted((suffixes for suffixes in kinds if self._composable(suffixes)), key=len, reverse=True)
             left_out = {suffixes[0]: self.groups[suffixes[0]] for suffixes in devices[1:]}
         clones = {

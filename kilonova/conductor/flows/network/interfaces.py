@@ -222,8 +222,8 @@ class AttachInterface(_Interfaces[AttachOutputs]):
 
     name, outputs, event = 'attach_interface', AttachOutputs, 'compute_attach_interface'
     steps = (
-        # ``saved``: the end of this step is written to the operation row before the next step calls the host. The host
-        # rejects calls of a step that is not the row's current step.
+        # ``saved``: the end of this step is written to the operation row before the next step calls the host.
+        # A host rejects the call of a step that is not the current step in the operation row.
         Step(
             'allocate_port_resources',
             allocate_port_resources,

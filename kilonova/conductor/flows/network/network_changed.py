@@ -68,8 +68,8 @@ def refresh_info_cache(work: Work[ChangedOutputs]) -> None:
     there = {port.id: port for port in client.ports(device_id=work.instance_uuid)}
     ports = [there[vif.id] for vif in vifs if vif.id in there]
     if len(ports) < len(vifs) and not row['host']:
-        # The server has no host, and one of its ports was deleted. Wait until no operation of the server runs: a
-        # running move still reads the interfaces of deleted ports in the info cache, to release their resources.
+        # The server has no host, and one of its ports was deleted: wait until no operation of the server runs.
+        # A running move still reads the interfaces of deleted ports in the info cache, to release their resources.
         releases.check_no_running_operation(work)
     if args.renamed:
         _name(client, ports, name_in_dns(row['hostname'] or ''))
@@ -186,8 +186,8 @@ def _detach(work: Work[ChangedOutputs], port_id: str) -> None:
     detach = operations.OperationRow.new(ctxt, 'detach_interface', uuid, args)
 
     def check(conn: engine.Connection) -> None:
-        # Another operation may have changed the info cache since ``row`` was read, for example by attaching the port
-        # again. In this case RetryLater rolls this transaction back, and the step is retried.
+        # After ``row`` was read, another operation may have changed the info cache, for example by a new attach.
+        # If the info cache was changed, RetryLater rolls this transaction back, and the step is retried.
         if operations.instance_or_404(conn, uuid)['extra_network_info'] != row['extra_network_info']:
             raise RetryLater(f'a detach from server {uuid}', 'its ports were changed meanwhile', BUSY)
 

@@ -19,8 +19,8 @@ _TUNNELS = frozenset(('geneve', 'gre', 'vxlan'))
 
 def moved(vif: Vif, port: Port) -> Vif:
     """Return the interface (an entry of the info cache) with the values of the port's present binding."""
-    # Copy also the port's MAC address. It changes if the port is a physical function (direct-physical): the port then
-    # gets the MAC address of the claimed device.
+    # Copy also the MAC address, which changes if the port is a physical function (direct-physical).
+    # A port that is a physical function gets the MAC address of the claimed device.
     return dataclasses.replace(
         vif,
         type=port.vif_type or '',

@@ -106,8 +106,8 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
                 port.device_profile if port.vnic_type in ACCELERATED else None
             ) != wish.profile:
                 raise PortChanged(port_id=wish.port_id)
-            # A port that needs a PCI device or an accelerator is bound to no host here. It is bound to the host after
-            # the device is claimed. ``to`` None also removes the binding of an earlier attempt.
+            # A port that needs a PCI device or an accelerator is bound to its host later, after the device is claimed.
+            # With ``to`` None, ``bind`` binds the port to no host, and removes the binding of an earlier attempt.
             to = host.host if wish.device is None and wish.profile is None else None
             ports.append(
                 bind(
@@ -123,8 +123,8 @@ def bind_wanted(work: Work[Any], host: ChosenHost, is_first: bool) -> list[Vif]:
             ports.append(bind(work, _plain(there), host.host, host.availability_zone, name=name))
         else:
             ports.append(_make(work, wish, host.host, host.availability_zone, own, list(groups), name))
-    # Names of the security groups of the created ports, for the info cache. If the user requested no groups, Neutron
-    # has given these ports the project's group DEFAULT_GROUP.
+    # Names of the security groups of the created ports, for the info cache.
+    # If the user requested no groups, Neutron has given the created ports the project's group DEFAULT_GROUP.
     names = tuple(groups.values()) or (DEFAULT_GROUP,)
     vifs = port_vifs.described(
         work, ports, own, {port.id: names for port in ports if port.id not in own and port.security_groups}, is_new=True
@@ -331,8 +331,8 @@ def bind_devices(
     for port_id, profile in profiles.items():
         if port_id not in there:
             if port_id not in cached:
-                # Skip a port that is neither in Neutron nor in the server's info cache: it was deleted before the
-                # server moved to this host, but the server still has its PCI request.
+                # Skip a port that is neither in Neutron nor in the server's info cache.
+                # The port was deleted before the server moved to this host, but its PCI request still exists.
                 continue
             raise BuildAbort(instance_uuid=uuid, reason=PortNotFound(port_id=port_id).message)
         port = there[port_id]

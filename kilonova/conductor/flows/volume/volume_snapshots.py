@@ -265,8 +265,8 @@ class Create(OneVolume[SnapshotOutputs]):
         if not work.outputs.refused:
             _tell_or_note(work, *(('creating', DONE) if taken else ('error', None)))
         if taken and not work.cancelled and not _is_taken(work):
-            # Cinder has rejected the snapshot, but the guest writes to the new file. The host would have to merge the
-            # new file into the former file. A failed operation makes no such call to a host: an operator must do it.
+            # Cinder has rejected the snapshot, but the guest writes to the new file.
+            # A failed operation does not call the host to merge the files, so an operator must merge them.
             _say_where(work, "the server's host failed before")
             taken = False
         if taken:

@@ -50,8 +50,8 @@ from kilonova.virt import disk_names
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of tries to attach a multiattach volume. Cinder may refuse to attach it while it attaches the volume to
-# another server.
+# Maximum number of tries to attach a multiattach volume.
+# Cinder may refuse to attach a multiattach volume while it attaches the volume to another server.
 TURNS = 6
 # Seconds to wait after a request to create an attachment got no reply. After that time Cinder no longer creates it.
 LATE = 120.0

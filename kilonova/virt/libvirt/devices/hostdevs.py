@@ -106,18 +106,23 @@ class LibvirtDevices:
         """Return, for each device, the addresses that no other guest may have while a guest has the device.
 
         The result is a dict from the device's address to a set of addresses. For a PCI function, the set has the
-        function itself, its physical function, its virtual functions, its IOMMU group, and their mediated devices. For
-        a mediated device, it has the device itself, its parent, and the parent's physical function.
+        function itself, its physical function, its virtual functions, its IOMMU group, and the mediated devices on the
+        function or on its virtual functions. For a mediated device, it has the device itself, its parent, and the
+        parent's physical function.
         """
         wanted = list(devices)
         made = self._mediated.by_parent() if any(device.dev_type != MDEV for device in wanted) else {}
         return {device.address: frozenset({device.address, *self._family(device, made)}) for device in wanted}
 
     def _family(self, device: PciDevice, made: Mapping[str, Collection[str]]) -> Iterator[str]:
-        """Yield the addresses of the devices that share hardware with ``device``, as ``related`` describes them.
+        """Yield the addresses of the devices that share hardware with ``device``.
 
-        The address of ``device`` itself is not among them. ``made`` is a dict from libvirt's name of a PCI function
-        ('pci_0000_08_00_0') to the uuids of the mediated devices that exist on the function.
+        For a mediated device, these are its parent function and the physical function of its parent. For a PCI
+        function, these are its IOMMU group (with the function itself), its physical function, its virtual functions,
+        and the mediated devices on the function or on its virtual functions.
+
+        ``made`` is a dict from libvirt's name of a PCI function ('pci_0000_08_00_0') to the uuids of the mediated
+        devices that exist on the function.
         """
         if device.dev_type == MDEV:
             yield device.parent_addr
