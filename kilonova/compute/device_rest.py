@@ -193,7 +193,10 @@ def _devices_of(error: BaseException) -> tuple[BaseException, list[str], str] | 
     It is ``error`` itself or one of its causes. Return None if none of these names devices.
     """
     one: BaseException | None = error
-    while one is not None:
+    seen: set[int] = set()
+    # The causes may form a circle, because an error that is raised again may become a cause of its own cause.
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
         if isinstance(one, errors.DevicesFailed):
             return one, list(one.addresses), one.reason
         if isinstance(one, errors.DevicesMissing):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,26 @@ def test_no_figures_of_speech(find: object) -> None:
         for line, text in find(tree)  # type: ignore[operator]
         for phrase in banned(text)
     ]
+    assert found == []
+
+
+def test_each_line_of_a_comment_begins_a_sentence() -> None:
+    """A reader who sees one line of a comment understands it."""
+    found = []
+    for path in sorted((ROOT / 'kilonova').rglob('*.py')):
+        if 'versions' in path.parts:
+            continue
+        above = (0, 0, '')
+        lines = path.read_text().splitlines()
+        with path.open('rb') as file:
+            for token in tokenize.tokenize(file.readline):
+                (line, column), text = token.start, token.string.removeprefix('#').strip()
+                if token.type != tokenize.COMMENT or not lines[line - 1].lstrip().startswith('#'):
+                    continue
+                continues = above[:2] == (line - 1, column)
+                if continues and len(token.string) > 30 and not above[2].endswith(('.', ':', ')')):
+                    found.append(f'{path.relative_to(ROOT)}:{line}: {text}')
+                above = line, column, text
     assert found == []
 
 

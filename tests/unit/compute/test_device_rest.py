@@ -108,6 +108,13 @@ def test_the_reason_of_a_failure_is_kept_whichever_error_names_the_device(
     assert failed(manager) == GPUS[:1] and why(manager, GPUS[0]).startswith(text)
 
 
+def test_an_error_that_is_its_own_cause_bars_none(manager: Any, clock: Clock) -> None:
+    error, cause = errors.KilonovaError('no disk'), errors.KilonovaError('no room')
+    error.__cause__, cause.__cause__ = cause, error
+    manager.host.devices_failed(new_context(), SERVER, error)
+    assert failed(manager) == []
+
+
 def test_an_error_that_names_no_device_bars_none(manager: Any, clock: Clock) -> None:
     manager.host.devices_failed(new_context(), SERVER, errors.KilonovaError('no room on the disk'))
     fail(manager, '0000:ff:00.0')

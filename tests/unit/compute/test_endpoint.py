@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -33,7 +34,8 @@ def test_only_an_error_that_is_not_our_own_is_logged_with_its_traceback(
     traced: bool,
 ) -> None:
     def fail(*args: Any) -> None:
-        raise error
+        # An error of its own for each test: it gets a cause.
+        raise copy.copy(error)
 
     method = 'extend_volume' if is_step else 'get_console_output'
     given = {'volume_id': 'v', 'key': 'o/1.extend/1'} if is_step else {'tail_length': None}
