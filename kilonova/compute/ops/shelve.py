@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 HELD = (VmState.PAUSED, VmState.SUSPENDED)
 
 
-@operation_method(Compute.shelve_instance, checks=StepCheck.WRITE)
+@operation_method(Compute.shelve_instance)
 def shelve(op: HostTask, image_id: str | None) -> Reply:
     """Stop the guest and upload its root disk as the data of image ``image_id``.
 
@@ -84,9 +84,7 @@ def start_again(op: HostTask, instance: objects.Instance) -> None:
     )
 
 
-# WRITE: delete the guest without asking the conductor first: the content of its disk is in the shelved image.
-# The final save of ``offload`` is the only check whether the operation is still at this step.
-@operation_method(Compute.shelve_offload_instance, checks=StepCheck.WRITE, forward=True)
+@operation_method(Compute.shelve_offload_instance, forward=True)
 def offload(op: HostTask) -> Reply:
     """Delete the server's guest and files on this host and release the resources. The conductor writes the state."""
     with op.exclusive():
