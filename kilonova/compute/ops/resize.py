@@ -135,7 +135,7 @@ def resize_instance(op: HostTask, order: objects.ResizeOrder) -> Reply:
     with op.exclusive(), op.undoing('resize_instance'):
         op.notify('instance.resize.start')
         op.undo(_told_failed, op)
-        op.undo(_put_back, op, instance, migration, order.image)
+        op.undo(_put_back_if_here, op, instance, migration, order.image)
         op.undo(host.driver.moves.discard_copy, instance, disk)
         timeout, retry = host.shutdown_wait(instance, order.clean_shutdown)
         with host.tracker.at_work(instance.uuid, 'move'):
@@ -153,6 +153,26 @@ def resize_instance(op: HostTask, order: objects.ResizeOrder) -> Reply:
         )
     op.notify('instance.resize.end', moved='resize.migrated', values=values)
     return info
+
+
+def _put_back_if_here(
+    op: HostTask, instance: objects.Instance, migration: objects.Migration, image: dict[str, Any]
+) -> None:
+    """Restore the guest as it was before ``resize_instance``, unless the server was deleted or evacuated meanwhile.
+
+    The guest of an evacuated server runs on another host. What is left on this host is deleted by the conductor's undo
+    or by ``compute.evacuated``.
+    """
+    fresh = records.instance(op.ctxt, instance.uuid)
+    if fresh is None or _was_evacuated(op, fresh, migration):
+        LOG.warning('The guest is not restored: the server is no longer on this host', instance_uuid=instance.uuid)
+        return
+    _put_back(op, instance, migration, image)
+
+
+def _was_evacuated(op: HostTask, fresh: objects.Instance, migration: objects.Migration) -> bool:
+    """Return whether the server, whose row is ``fresh``, was evacuated from this host after ``resize_instance``."""
+    return fresh.host != op.host.name and move.is_over(op, fresh, migration)
 
 
 def _put_back(
@@ -194,8 +214,8 @@ def undo_resize_instance(op: HostTask, migration: objects.Migration) -> Reply:
         if fresh is None:
             build.destroy(op)
             return {}
-        if fresh.host != op.host.name and move.is_over(op, fresh, migration):
-            # The server was evacuated after this step, and this host deleted its guest and disks when it started again.
+        if _was_evacuated(op, fresh, migration):
+            # This host deleted the guest and disks when it started again.
             return {}
         # Use the instance that the conductor sent: its current row may no longer list the destination's devices.
         move.restore_claims(op.host, op.instance, migration)

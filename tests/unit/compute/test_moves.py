@@ -525,3 +525,28 @@ def test_a_revert_frees_devices_whose_claim_its_destination_does_not_know(two):
     tracker.adopt(two.uuid, 'migration-0', flavor(), set())
     two.revert_dest()
     assert two.cell.held(two.uuid) == {GPUS[0]: 'allocated'} and tracker.sides(two.uuid) == {'migration-0'}
+
+
+@pytest.mark.parametrize('error', [errors.KeyGone(key='x'), errors.KilonovaError('boom')])
+def test_a_source_does_not_start_the_guest_of_a_server_that_was_evacuated_during_the_disk_move(two, error):
+    """Its host was forced down while it copied the disks, and did not know."""
+    two.prep()
+    driver = two.cloud.drivers['gpu1']
+    carry = driver.moves.migrate_disk_and_power_off
+
+    def evacuated(*args):
+        info = carry(*args)
+        two.cell.extras[two.uuid]['migration_context'] = None
+        two.cell.migrations[two.moved].update(status='error')
+        two.cell.instances[two.uuid]['host'] = 'gpu3'
+        if isinstance(error, errors.KeyGone):
+            two.cell.errors['save_instance'] = error
+        else:
+            raise error
+        return info
+
+    driver.moves.migrate_disk_and_power_off = evacuated
+    with pytest.raises(type(error)):
+        two.move()
+    domain = driver.domains.get(two.uuid)
+    assert domain is None or domain.state != 1
