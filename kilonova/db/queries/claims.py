@@ -166,6 +166,13 @@ _CHECK = sa.select(
 _CHECK_ATTEMPT = sa.select(operations.c.id).where(
     operations.c.uuid == sa.bindparam('of_operation'), operations.c.attempt == sa.bindparam('of_attempt')
 )
+# The operation is at this step, or is being undone.
+_AT_STEP_OR_ENDING = sa.or_(
+    operations.c.position == sa.bindparam('of_position'),
+    operations.c.cancelled == sa.true(),
+    operations.c.failed == sa.true(),
+    operations.c.undoing == sa.true(),
+)
 _WRITTEN = sa.select(operations.c.written).where(*_AT)
 _MARK, _END = operations.update().where(*_STANDING), operations.delete().where(*_STANDING)
 # The SQL condition that no pending release of the server is stored for the host.
@@ -269,14 +276,18 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
     conn.execute(_MARK.values(written=f'{key}{_UNDONE}{shortened(reason, _REASON)}'), _parts(key))
 
 
-def _check_attempt(conn: sa.Connection, key: str) -> None:
+def _check_attempt(conn: sa.Connection, key: str, is_own: bool = False) -> None:
     """Raise KeyGone if the attempt of this step key has ended. Called before the result of an undo is written.
+
+    ``is_own`` is True if the host gives the reason of the undo. Then KeyGone is also raised if the operation goes on at
+    another step: this step has succeeded, and has failed on the host only because the host received a late message.
 
     When an attempt ends, the host's work has been undone, or a pending release is stored, an operation row with which a
     conductor undoes the work when the host is up again. A result of an undo that arrives later must not be written: it
     could release resources that a later operation holds.
     """
-    if not conn.execute(_CHECK_ATTEMPT, _parts(key)).first():
+    statement = _CHECK_ATTEMPT.where(_AT_STEP_OR_ENDING) if is_own else _CHECK_ATTEMPT
+    if not conn.execute(statement, _parts(key)).first():
         raise KeyGone(key=key)
 
 
@@ -352,7 +363,7 @@ def save(db: engine.Database, request: SaveWrite) -> dict[str, Any]:
                 _write_usage_again(conn, request.usage)
                 return {'written': True}
         elif key:
-            _check_attempt(conn, key)
+            _check_attempt(conn, key, is_own=request.undone is not None)
             if request.undone is not None:
                 _mark_undone(conn, key, request.undone)
         _move(conn, request, lenient=request.undo)

@@ -30,7 +30,7 @@ def install() -> None:
         op.undo(move.free, op, order.migration)
         return claim(op, order, task_state, host_of_server, **columns)
 
-    def _check_attempt(conn: Any, key: str) -> None:
+    def _check_attempt(conn: Any, key: str, is_own: bool = False) -> None:
         pass
 
     claim = replace(move, 'claim', _claim)

@@ -13,7 +13,7 @@ from kilonova import errors, objects
 from kilonova.compute.keys import RunningTask
 from kilonova.compute.operation import HostTask, StepCheck
 from tests.unit.compute import test_transcripts as orders
-from tests.unit.compute.cell import new_context
+from tests.unit.compute.cell import OPERATIONS, database, new_context
 from tests.unit.compute.cloud import GPUS, Cloud, build
 
 KEY = 'o/1.attach_volume/1'
@@ -155,3 +155,15 @@ def test_a_claim_whose_service_stops_before_the_answer_is_made_again_by_the_next
     assert [save for save in cloud.cell.saves if save['instance_uuid']] == []
     build(cloud.host('gpu1'), cloud.cell.instance(server.uuid))
     assert list(cloud.cell.held(server.uuid).values()) == ['allocated']
+
+
+def test_a_late_call_that_fails_writes_no_failed_event(cloud: Cloud, manager: Any, server: objects.Instance) -> None:
+    """Its operation is at a later step, because the first message of the call has succeeded."""
+    late = task(manager, server)
+    late.begin('compute_attach_volume')
+    late.save(event=late.event())
+    with database().write() as conn:
+        conn.execute(OPERATIONS.update().where(OPERATIONS.c.uuid == 'o').values(position=2))
+    error = errors.HostRejected('no room')
+    with pytest.raises(errors.KeyGone):
+        late.save(undo=True, event=late.event(error), undone='no room')
