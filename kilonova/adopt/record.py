@@ -24,6 +24,7 @@ from kilonova.clients import session
 
 # Each path is requested at three microversions: OLDEST, COMMON, and the newest microversion of the API.
 # All releases of Nova since 29 have the microversion COMMON. The newest microversion is read from the API.
+# If the newest microversion is older than COMMON, as in Nova 27 and 28, it takes the place of COMMON.
 OLDEST, COMMON = '2.1', '2.96'
 TIMEOUT = 60
 LISTS = (
@@ -70,6 +71,15 @@ class BadAccounts(errors.Invalid):
     msg_fmt = '%(path)s: %(reason)s'
 
 
+class ListRefused(errors.Invalid):
+    """The compute API refuses a list. Without the list it is not known which resources are to be recorded."""
+
+    msg_fmt = (
+        'The compute API answered HTTP %(status)s to GET %(path)s of the account [%(role)s] at microversion '
+        '%(version)s. Nothing is recorded, because the resources in this list are not known.'
+    )
+
+
 class Account:
     """An account that sends GET requests to the compute API. ``role`` is one of ROLES."""
 
@@ -104,10 +114,19 @@ class Account:
         """Return the newest microversion of the API."""
         return str(self.get('/', OLDEST)[1]['version']['version'])
 
-    def listed(self, path: str, key: str) -> list[dict[str, Any]]:
-        """Return the items of the list ``key`` in the response to GET ``path``, or [] if its status is not 200."""
-        status, body = self.get(path, COMMON)
-        return list(body.get(key, ())) if status == 200 else []
+    def listed(self, path: str, key: str, version: str) -> list[dict[str, Any]]:
+        """Return the items of the list ``key`` in the response to GET ``path`` at microversion ``version``.
+
+        Return [] if the account is the member and may not see the list (403), or if the list is one of a server that
+        has been deleted in the meantime (404). Raises ListRefused if another status than 200 is returned.
+        """
+        status, body = self.get(path, version)
+        if status == 200:
+            return list(body.get(key, ()))
+        is_of_server = path.startswith('/servers/') and path.count('/') > 2
+        if (status == 403 and self.role == 'member') or (status == 404 and is_of_server):
+            return []
+        raise ListRefused(role=self.role, path=path, version=version, status=status)
 
 
 def accounts(path: Path) -> list[Account]:
@@ -135,11 +154,15 @@ def _adapter(conf: cfg.ConfigOpts, role: str, path: Path) -> Adapter:
 
 
 def everything(found: Sequence[Account]) -> Iterator[Answer]:
-    """Yield the answers to all GET requests of each account, at three microversions. Raises Unanswered."""
+    """Yield the answers to all GET requests of each account, at three microversions.
+
+    Raises Unanswered if the API does not answer, and ListRefused if it refuses a list.
+    """
     newest = found[0].newest_version()
-    versions = [OLDEST, COMMON] + ([newest] if _number(newest) > _number(COMMON) else [])
+    common = min(COMMON, newest, key=_number)
+    versions = list(dict.fromkeys([OLDEST, common, newest]))
     for account in found:
-        for path in dict.fromkeys(paths(account)):
+        for path in dict.fromkeys(paths(account, common)):
             for version in versions:
                 yield Answer(account.role, version, path, *account.get(path, version))
 
@@ -148,34 +171,36 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split('.')))
 
 
-def paths(account: Account) -> Iterator[str]:
+def paths(account: Account, version: str) -> Iterator[str]:
     """Yield the paths to request for an account: first lists (LISTS), then the resources in these lists.
 
-    Sends GET requests to the API to find these resources.
+    Sends GET requests at microversion ``version`` to the API to find these resources. Raises ListRefused.
     """
     yield from LISTS
     everything = '?all_tenants=1' if account.role == 'admin' else ''
-    servers = account.listed(f'/servers/detail{everything}', 'servers')
-    deleted = account.listed('/servers/detail?all_tenants=1&deleted=1', 'servers') if everything else []
+    servers = account.listed(f'/servers/detail{everything}', 'servers', version)
+    deleted = account.listed('/servers/detail?all_tenants=1&deleted=1', 'servers', version) if everything else []
     yield from _of_projects(account, servers)
-    for key in account.listed('/os-keypairs', 'keypairs'):
+    for key in account.listed('/os-keypairs', 'keypairs', version):
         yield f'/os-keypairs/{key["keypair"]["name"]}'
-    for flavor in account.listed('/flavors/detail?is_public=None', 'flavors'):
+    for flavor in account.listed('/flavors/detail?is_public=None', 'flavors', version):
         yield from (f'/flavors/{flavor["id"]}{below}' for below in ('', '/os-extra_specs', '/os-flavor-access'))
     for path, name in (
         ('/os-server-groups', 'server_groups'),
         ('/os-aggregates', 'aggregates'),
         ('/os-hypervisors', 'hypervisors'),
     ):
-        yield from (f'{path}/{item["id"]}' for item in account.listed(path, name))
+        yield from (f'{path}/{item["id"]}' for item in account.listed(path, name, version))
     for server in servers:
         yield from (f'/servers/{server["id"]}{below}' for below in OF_SERVER)
     for server in [*servers, *deleted]:
         actions = f'/servers/{server["id"]}/os-instance-actions'
-        yield from (f'{actions}/{action["request_id"]}' for action in account.listed(actions, 'instanceActions'))
+        yield from (
+            f'{actions}/{action["request_id"]}' for action in account.listed(actions, 'instanceActions', version)
+        )
     for server in servers:
         volumes = f'/servers/{server["id"]}/os-volume_attachments'
-        yield from (f'{volumes}/{one["volumeId"]}' for one in account.listed(volumes, 'volumeAttachments'))
+        yield from (f'{volumes}/{one["volumeId"]}' for one in account.listed(volumes, 'volumeAttachments', version))
 
 
 def _of_projects(account: Account, servers: Sequence[dict[str, Any]]) -> Iterator[str]:

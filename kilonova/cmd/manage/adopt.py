@@ -181,7 +181,8 @@ def back(cloud: Cloud, args: argparse.Namespace) -> int:
 def record(cloud: Cloud, args: argparse.Namespace) -> int:
     """Record the answers of a compute API to all GET requests of an administrator and of a member, for adopt verify.
 
-    Each request reads only. Exit code 1: the API does not answer, or an account cannot be used; no file is written.
+    Each request reads only. Exit code 1: the API does not answer or refuses a list, or an account cannot be used; no
+    file is written.
     """
     from kilonova import errors
     from kilonova.adopt import answers

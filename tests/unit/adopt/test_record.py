@@ -85,6 +85,56 @@ def test_an_api_that_does_not_answer_leaves_no_file(site, accounts, adopt, tmp_p
     assert list(tmp_path.glob('*answers*')) == []
 
 
+def test_an_api_of_an_older_nova_is_recorded_with_its_newest_version(site, accounts, adopt, tmp_path, monkeypatch):
+    """Nova 27 and 28 refuse each version after 2.95."""
+    server = site.server(project=PROJECT)
+
+    def get(self: Account, path: str, version: str) -> tuple[int, Any]:
+        if version not in ('2.1', '2.95'):
+            return 406, {'computeFault': {'message': f'Version {version} is not supported by the API.'}}
+        status, body = ask(self, path, version)
+        if path == '/':
+            body['version']['version'] = '2.95'
+        return status, body
+
+    ask = Account.get
+    monkeypatch.setattr(Account, 'get', get)
+    code, _ = adopt('record')
+    found = list(answers.read(tmp_path / 'answers.gz'))
+    assert code == 0 and {one.version for one in found} == {'2.1', '2.95'}
+    assert f'/servers/{server}' in {one.path for one in found}
+
+
+@pytest.mark.parametrize(
+    ('role', 'path', 'status', 'is_refused'),
+    [
+        ('admin', '/servers/detail?all_tenants=1', 404, True),
+        ('admin', '/os-hypervisors', 403, True),
+        ('admin', '/os-hypervisors', 500, True),
+        ('member', '/servers/detail', 400, True),
+        ('member', '/os-keypairs', 404, True),
+        ('member', '/os-aggregates', 403, False),
+        ('admin', '/servers/SERVER/os-volume_attachments', 404, False),
+        ('admin', '/servers/SERVER/os-volume_attachments', 500, True),
+    ],
+)
+def test_a_list_that_is_refused_is_named(
+    site, accounts, adopt, tmp_path, monkeypatch, role: str, path: str, status: int, is_refused: bool
+) -> None:
+    """A member may not see the lists of administrators, and a server may be deleted during the recording."""
+    refused = path.replace('SERVER', site.server(project=PROJECT))
+
+    def get(self: Account, path: str, version: str) -> tuple[int, Any]:
+        return (status, None) if (self.role, path) == (role, refused) else ask(self, path, version)
+
+    ask = Account.get
+    monkeypatch.setattr(Account, 'get', get)
+    code, printed = adopt('record')
+    assert code == is_refused and (tmp_path / 'answers.gz').exists() is not is_refused
+    if is_refused:
+        assert f'HTTP {status} to GET {refused}' in printed and role in printed
+
+
 # --- the file of accounts
 ACCOUNT = 'auth_type = password\nauth_url = http://127.0.0.1:1/v3\nusername = u\npassword = p\n'
 
