@@ -38,6 +38,27 @@ def test_a_move_that_waits_for_an_answer_is_confirmed(ground: Cloud, state: str)
         ground.assert_clean()
 
 
+def test_a_move_that_waits_is_confirmed_after_the_operation_that_the_reset_cancels(ground: Cloud) -> None:
+    """A crash dump may run while the server waits for its confirm or revert. It is undone first."""
+    server, codes = resized(ground), []
+
+    def on_message(kind, topic, host, name, args, deliver):
+        if name == 'trigger_crash_dump' and not codes:
+            codes.append(
+                ground.request('POST', f'/servers/{server}/action', {'os-resetState': {'state': 'active'}}).status_int
+            )
+        return deliver()
+
+    ground.on_message = on_message
+    ground.action(server, 'trigger_crash_dump')
+    ground.settle()
+    ground.on_message = None
+    assert codes == [202] and ground.status(server) == 'ACTIVE'
+    (migration,) = ground.ok('GET', f'/os-migrations?instance_uuid={server}')['migrations']
+    assert migration['status'] == 'confirmed'
+    ground.assert_clean()
+
+
 @pytest.mark.parametrize(('action', 'method'), [('confirmResize', 'confirm_resize'), ('revertResize', 'revert_resize')])
 def test_a_confirm_or_revert_under_way_ends(ground: Cloud, action: str, method: str) -> None:
     """They only go forward: the state is the one that was set, and nothing of the move is left."""

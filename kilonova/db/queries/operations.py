@@ -409,7 +409,8 @@ def accept_delete(
             return None
         if WAIT in slots:
             # The waiting operation has not begun, and the new delete replaces it.
-            # The waiting operation is a soft delete or an evacuation: no other kinds can wait, except a delete.
+            # The waiting operation is a soft delete, an evacuation or the confirm of a resetState.
+            # No other kinds can wait, except a delete.
             forget_waiting(conn, instance_uuid)
         # ``running`` is the number of operations that were cancelled: 1, or 0 if the operation ended just now.
         # The delete waits until a cancelled operation is undone.
@@ -517,8 +518,8 @@ def reset_state(
 
     The cancelled operation is undone, and its undo does not change the new state. In the new state, the user could not
     confirm or revert a resize any more. So if a resize waits for this, ``operation``, a row of the kind 'confirm', is
-    inserted with the arguments to confirm it. Return the uuid of this row, so that the caller can wake a conductor, or
-    None if no row was inserted.
+    inserted with the arguments to confirm it. The confirm begins when a cancelled operation is undone. Return the uuid
+    of this row, so that the caller can wake a conductor, or None if no row was inserted.
     """
     with cell_db.write() as conn:
         if accepted(conn, instance_uuid, action):
@@ -526,19 +527,20 @@ def reset_state(
         if not instance_queries.transition(conn, instance_uuid, event):
             raise instance_queries.refuse(conn, instance_uuid, event)
         # Do not cancel operations that release resources (FORWARD_KINDS), or these resources would never be released.
-        cancel(conn, instance_uuid, spared=FORWARD_KINDS)
+        # ``running`` is the number of operations that were cancelled, 0 or 1.
+        running = cancel(conn, instance_uuid, spared=FORWARD_KINDS)
         # Delete a waiting evacuation, which has not begun.
-        # A waiting delete or soft delete stays (FORWARD_KINDS). No other kinds of operations can wait.
+        # A waiting delete, soft delete or confirm stays (FORWARD_KINDS). No other kinds of operations can wait.
         forget_waiting(conn, instance_uuid, spared=FORWARD_KINDS)
         instance_queries.start_action(conn, instance_uuid, action)
         instance_queries.finish_action(conn, instance_uuid, action['request_id'])
-        slots = kinds(conn, instance_uuid)
-        # Confirm a resize that waits for a confirm or revert, unless the server still has an operation (``slots``).
-        # ``slots`` has the kinds of the server's running and waiting operations, for example 'delete'.
-        moved = None if slots else _confirming(conn, instance_uuid)
+        # Confirm a resize that waits for a confirm or revert, unless an operation such as a delete was not cancelled.
+        spared = not set(FORWARD_KINDS).isdisjoint(kinds(conn, instance_uuid).values())
+        moved = None if spared else _confirming(conn, instance_uuid)
         if moved is None:
             return None
-        insert(conn, [operation.with_arguments(ConfirmArguments(migration_uuid=moved))])
+        operation = operation.with_arguments(ConfirmArguments(migration_uuid=moved))
+        insert(conn, [replace(operation, slot=WAIT if running else RUN)])
     return operation.uuid
 
 
