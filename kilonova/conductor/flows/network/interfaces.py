@@ -66,7 +66,7 @@ def _end(work: Work[Any], event: str, change: Callable[[Vifs], Vifs], left: str 
             raise Unanswered(f'The ports of server {work.instance_uuid} were changed meanwhile; this will be retried')
         forget(conn)
 
-    Ending(before=write, events=[work.event(event, host=row['host'])], failed=work.failed).end(work)
+    Ending(before=write, events=[work.event(event, host=row['host'])]).end(work)
 
 
 def _forget(work: Work[Any], port_id: str | None) -> Callable[[engine.Connection], None]:
@@ -319,7 +319,7 @@ class DetachInterface(_Interfaces[Outputs]):
     steps = (Step('unplug', unplug, undo_unplug), Step('free_port', free_port))
 
     def ended_badly(self, work: Work[Outputs]) -> None:
-        """End a failed or cancelled detach. If the guest has released the interface, complete the detach first."""
+        """Complete the detach if the guest has released the interface, else end the operation with the result Error."""
         if _is_out(work):
             free_port(work)
         else:
