@@ -173,8 +173,10 @@ def switch(guest: Guest) -> PostCopy:
         # Two failures of a switch to post-copy have the same error code, so the texts of the errors are compared.
         # A text with VIR_MIGRATE_POSTCOPY means that the migration was begun without this flag and can never switch.
         # QEMU's text "Postcopy must be started after migration has been started" means: too early, try again later.
-        known = error.get_error_code() in _GONE or 'postcopy' in str(error).lower()
-        if known and 'VIR_MIGRATE_POSTCOPY' not in str(error):
+        # Any other text of QEMU means that this migration can never switch.
+        text = str(error)
+        known = error.get_error_code() in _GONE or 'must be started after migration has been started' in text
+        if known and 'VIR_MIGRATE_POSTCOPY' not in text:
             return PostCopy.TOO_EARLY
         LOG.warning('Cannot switch the live migration to post-copy: %s', error, instance_uuid=guest.uuid)
         return PostCopy.IMPOSSIBLE

@@ -38,6 +38,10 @@ WITHOUT = (
     'Requested operation is not valid: switching to post-copy requires migration to be started with '
     'VIR_MIGRATE_POSTCOPY flag'
 )
+NOT_ENABLED = (
+    "internal error: unable to execute QEMU command 'migrate-start-postcopy': Enable postcopy with "
+    'migrate_set_capability before the start of migration'
+)
 
 NO_NUMBERS = 'internal error: migration was active, but no RAM info was set'
 
@@ -234,7 +238,10 @@ def test_the_switch_waits_for_the_disks(transfers: Any) -> None:
     assert [each for each in guest.asked if each[0] != 'migrateSetMaxDowntime'] == [('migrateStartPostCopy', 0)] * 3
 
 
-@pytest.mark.parametrize(('options', 'refusal'), [({}, None), ({'permit_post_copy': True}, WITHOUT)])
+@pytest.mark.parametrize(
+    ('options', 'refusal'),
+    [({}, None), ({'permit_post_copy': True}, WITHOUT), ({'permit_post_copy': True}, NOT_ENABLED)],
+)
 def test_a_guest_that_can_not_be_switched_stands_still(
     transfers: Any, options: dict[str, Any], refusal: str | None
 ) -> None:
