@@ -423,9 +423,9 @@ class VirtualInterfaceCreateException(KilonovaError):
 
 
 class Unanswered(KilonovaError):
-    """A host, a database, Placement or the message broker did not answer.
+    """A host, a database, Placement or the message broker did not answer, or cannot do now what was requested.
 
-    The caller must retry later, and undo nothing.
+    The caller must retry later, and undo nothing. If there was an answer, the message is given instead of fields.
     """
 
     msg_fmt = '%(who)s does not answer: %(reason)s'

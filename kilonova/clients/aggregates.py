@@ -47,8 +47,7 @@ def bring_up_to_date(
             if aggregates.has_host(conn, aggregate_uuid, host) == wanted:
                 return
     raise errors.Unanswered(
-        who='the database',
-        reason=f'aggregate {aggregate_uuid} was changed during each attempt',
+        f'Aggregate {aggregate_uuid} was changed during each of {LOOKS} attempts to write it to Placement'
     )
 
 

@@ -69,7 +69,9 @@ def delete_providers(
         try:
             placement.delete_tree(uuid)
         except PlacementConflict as error:
-            raise _held(placement, uuid) or Unanswered(who='Placement', reason=str(error)) from error
+            raise _held(placement, uuid) or Unanswered(
+                f'Placement cannot delete the provider {uuid} now: {error}'
+            ) from error
 
 
 def _held(placement: PlacementClient, root: str) -> ProvidersHeld | None:

@@ -164,7 +164,7 @@ class ImageClient(session.RestClient):
         if status == 'active':
             return
         if status in SENDING:
-            raise errors.Unanswered(who=WHO, reason=f'image {image_id} is still {status}')
+            raise errors.Unanswered(f'Image {image_id} is still {status}')
         file.seek(0)
         # The data is sent only once, because the library can't send a file again from its start.
         # If the request fails, a conductor repeats the whole upload.
@@ -200,7 +200,7 @@ class ImageClient(session.RestClient):
         reason = _reason(response)
         if response.status_code == 409:
             # The image service is still receiving the data of an earlier attempt.
-            raise errors.Unanswered(who=WHO, reason=reason)
+            raise errors.Unanswered(f'{WHO} cannot do this now: {reason}')
         if response.status_code in (403, 413):
             raise ImageRefused(image_id=image_id, reason=reason)
         raise errors.ImageUnacceptable(image_id=image_id, reason=reason)
@@ -216,7 +216,7 @@ class ImageClient(session.RestClient):
         if response.status_code in (204, 404, 410):
             return
         if response.status_code == 409:
-            raise errors.Unanswered(who=WHO, reason=_reason(response))
+            raise errors.Unanswered(f'{WHO} cannot do this now: {_reason(response)}')
         raise ImageRefused(image_id=image_id, reason=_reason(response))
 
     def _fetch(self, record: dict[str, Any], file: IO[bytes], most: int, ctxt: RequestContext | None) -> int:

@@ -553,7 +553,7 @@ def _pause(left: int, error: errors.PlacementConflict) -> None:
     ``left`` is the number of attempts that are left. Raises Unanswered if it is 0.
     """
     if not left:
-        raise errors.Unanswered(who='Placement', reason=f'too many concurrent writes: {error}') from error
+        raise errors.Unanswered(f'Placement received too many concurrent writes: {error}') from error
     time.sleep(CONFLICT_PAUSE * 2 ** (WRITE_ATTEMPTS - 1 - left) * random.uniform(0.5, 1.5))
 
 

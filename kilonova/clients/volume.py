@@ -287,7 +287,7 @@ class _Attachments(_Requests):
         # Read pages until one is empty, because Cinder's response does not say whether there is a next page.
         while page := self._attachments([('marker', next(reversed(found)))] if found else []):
             if all(attachment.id in found for attachment in page):
-                raise errors.Unanswered(who=WHO, reason='it returns the same page of attachments again')
+                raise errors.Unanswered(f'{WHO} returned the same page of attachments again')
             found |= {attachment.id: attachment for attachment in page}
         return [attachment for attachment in found.values() if attachment.server_id]
 

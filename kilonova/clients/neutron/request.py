@@ -90,7 +90,7 @@ class NeutronRequests(RestClient):
         before: set[str] = set()
         while asked is not None:
             if asked in before:
-                raise errors.Unanswered(who=WHO, reason=f'it returns the same page of {collection} again')
+                raise errors.Unanswered(f'{WHO} returned the same page of {collection} again')
             before.add(asked)
             answer = body_of(self._send('GET', f'{path}?{asked}' if asked else path, ctxt=ctxt), ctxt)
             yield from answer[name]

@@ -24,7 +24,7 @@ from kilonova import objects
 from kilonova.accel import holder as holders
 from kilonova.accel import profile as device_profile
 from kilonova.accel import request as accel_request
-from kilonova.accel.client import WHO, AcceleratorRequestBindingFailed, AcceleratorRequestOpFailed
+from kilonova.accel.client import AcceleratorRequestBindingFailed, AcceleratorRequestOpFailed
 from kilonova.conductor.environment import Environment
 from kilonova.conductor.flows import releases
 from kilonova.conductor.row import ChosenHost, Outputs
@@ -143,7 +143,7 @@ def await_releases(work: Work[Any], holder: str) -> None:
         rows = operations.of_instance(conn, work.instance_uuid)
     pending = [row.arguments(ReleaseArguments) for row in rows if row.kind == operations.RELEASE]
     if any(isinstance(args, AcceleratorsRelease) and args.accelerators_of == holder for args in pending):
-        raise Unanswered(who=WHO, reason='earlier accelerator requests of the server must be deleted first')
+        raise Unanswered(f'Earlier accelerator requests of server {work.instance_uuid} must be deleted first')
 
 
 def _provider(host: ChosenHost, group: int, port: str) -> str:

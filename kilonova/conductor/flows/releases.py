@@ -517,7 +517,7 @@ def tell_snapshot(work: Work[Any], snapshot_id: str, status: str, progress: str 
     except Unanswered:
         raise
     except KilonovaError as error:
-        raise Unanswered(who='The volume service', reason=str(error)) from error
+        raise Unanswered(f'The volume service did not accept the status of snapshot {snapshot_id}: {error}') from error
     return None
 
 

@@ -67,7 +67,7 @@ class Caller:
         """Raise Unanswered if the time ``until`` has passed. The caller then no longer waits for an answer."""
         if self.until is not None and time.monotonic() > self.until:
             raise errors.Unanswered(
-                who='the scheduler', reason='the caller no longer waits, because the scheduling deadline has passed'
+                'The caller no longer waits for the scheduler, because the scheduling deadline has passed'
             )
 
     def waits_for(self, uuids: Collection[str]) -> set[str]:
@@ -161,9 +161,7 @@ class Claims:
             choice = self._choice_of(uuid, held['allocations'])
             if self._take_up(uuid, choice, held['consumer_generation']):
                 return choice
-        raise errors.Unanswered(
-            who='Placement', reason=f'other requests changed the allocation of {uuid} at the same time'
-        )
+        raise errors.Unanswered(f'Other requests changed the allocation of {uuid} at the same time')
 
     def _choice_of(self, uuid: str, allocations: Allocations) -> Candidate:
         host = self._host_of(allocations.keys())

@@ -208,7 +208,7 @@ def _withdraw(work: Work[SnapshotOutputs]) -> None:
     except (Unanswered, LeaseLost, KeyGone, Cancelled):
         raise
     except KilonovaError as error:
-        raise Unanswered(who=f'the snapshot merge on host {work.instance().host}', reason=str(error)) from error
+        raise Unanswered(f'Host {work.instance().host} cannot merge the snapshot now: {error}') from error
     work.outputs.done, work.outputs.kept = False, True
     work.decide({}, write=_is_in(work, files['name'], files['format']))
     work.changed()

@@ -133,7 +133,7 @@ def test_an_allocation_that_others_keep_writing_is_no_answer():
     tries, placement = [], Busy()
     placement.held['s1'] = amounts(root={'VCPU': 2})
     claims = Claims(placement, question(), Caller(), project_id='p', user_id='u', host_of=lambda rps: 'host1')
-    with pytest.raises(errors.Unanswered, match='other requests changed the allocation of s1 at the same time'):
+    with pytest.raises(errors.Unanswered, match=r'^Other requests changed the allocation of s1 at the same time'):
         claims.existing('s1')
     assert tries == [1] * WRITE_ATTEMPTS
 

@@ -174,7 +174,7 @@ class RbdPool:
                     raise
                 if not left:
                     raise errors.Unanswered(
-                        who='Ceph', reason=f'{self.path(image)} cannot be deleted, because a client has it open'
+                        f'Ceph cannot delete {self.path(image)} now, because a client has it open'
                     ) from error
             LOG.warning(
                 'Ceph image %s is still open in a client; %d more attempts to delete it', self.path(image), left

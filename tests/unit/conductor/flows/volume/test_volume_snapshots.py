@@ -105,5 +105,5 @@ def test_a_merge_that_the_host_refuses_after_a_rejected_snapshot_is_tried_again(
 ) -> None:
     """Otherwise the next host would get the former file, without the newer data."""
     site.answers['withdraw_volume_snapshot'] = Invalid('busy')
-    with pytest.raises(Unanswered, match='busy'):
+    with pytest.raises(Unanswered, match=r'^Host gpu1 cannot merge the snapshot now: .*busy'):
         volume_snapshots._withdraw(site.work())
