@@ -5,8 +5,8 @@
     mark.remove(database)                     # everything is as before
 
 The mark is a table of its own, which Nova does not read, and the version of Nova's compute services, which it reads:
-nova-conductor and nova-scheduler do not start beside computes of such an old version. They log "Current Nova version
-does not support computes older than …" and end. nova-compute does nothing without a conductor.
+nova-api, nova-conductor and nova-scheduler do not start beside computes of such an old version. They log "Current Nova
+version does not support computes older than …" and end. nova-compute does nothing without a conductor.
 """
 
 from __future__ import annotations
