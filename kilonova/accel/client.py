@@ -38,19 +38,19 @@ _REQUESTS = '/accelerator_requests'
 
 
 class NoAccelerators(errors.Invalid):
-    """The cloud has no accelerator service."""
+    """Raised if a request needs an accelerator, but the cloud has no accelerator service (Cyborg)."""
 
     msg_fmt = 'There is no accelerator service: the service catalog has no endpoint that matches the [cyborg] options.'
 
 
 class AcceleratorRequestOpFailed(errors.Invalid):
-    """Cyborg did not create, return or delete accelerator requests."""
+    """Raised if Cyborg did not create, return or delete accelerator requests."""
 
     msg_fmt = 'Failed to %(op)s accelerator requests: %(msg)s'
 
 
 class AcceleratorRequestBindingFailed(errors.Invalid):
-    """Cyborg did not bind accelerator requests to a server."""
+    """Raised if Cyborg did not bind accelerator requests to a server."""
 
     msg_fmt = 'Failed to bind accelerator requests for instance %(instance_uuid)s: %(msg)s'
 

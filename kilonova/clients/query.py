@@ -82,8 +82,9 @@ def ask(pairs: Pairs, get: Callable[[str], T], merge: Callable[[T, T, bool], T])
         return get(encode(pairs))
     one, other, either = found
     if not either:
-        # The result has the objects that are in both responses.
-        # Send the queries without the parameter ``limit``, because a limited response might lack one of these objects.
+        # The result has only the objects that are in both responses.
+        # Remove the parameter ``limit`` from both queries.
+        # With a limit, one response could lack an object that matches both queries, and the result would lack it, too.
         one, other = ([pair for pair in half if pair[0] != 'limit'] for half in (one, other))
     return merge(ask(one, get, merge), ask(other, get, merge), either)
 

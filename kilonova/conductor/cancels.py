@@ -71,7 +71,10 @@ class Cancels:
             self._cancel(db, row, instance)
 
     def _promote(self, db: Database, instance_uuid: str) -> None:
-        """Start the waiting delete of a server, because no other operation of the server runs."""
+        """Let the waiting operation of a server run, for example a delete, and wake a conductor for it.
+
+        An operation waits while another operation of the server runs. Called when no operation of the server runs.
+        """
         with db.write() as conn:
             uuid = operations.promote(conn, instance_uuid)
         if uuid is not None:

@@ -63,7 +63,10 @@ class Plug(enum.Enum):
 
 
 def trusts(profile: Mapping[str, Any]) -> bool:
-    """Return whether the binding profile requests a trusted function, which may change its own MAC address."""
+    """Return whether the binding profile requests a trusted SR-IOV virtual function.
+
+    The guest may change the MAC address of a trusted virtual function.
+    """
     return strutils.bool_from_string(profile.get('trusted'))
 
 
@@ -245,7 +248,10 @@ class Vif:
 
     @property
     def is_trusted(self) -> bool:
-        """True if the port's owner requests a function that may change its own MAC address and receive all frames."""
+        """True if the port's binding profile has ``trusted``: it requests a trusted SR-IOV virtual function.
+
+        The guest may change the MAC address of a trusted virtual function, and may receive all frames with it.
+        """
         return trusts(self.profile)
 
     @property

@@ -35,9 +35,9 @@ def withheld(named: Collection[tuple[DiscoveredDevice, DeviceSpec]], reported: b
     """Return a dict from address to reason, for virtual functions that must not be offered to servers now.
 
     ``named`` has pairs of a device and the device_spec that matches it. A virtual function of a vGPU card is not
-    offered until an operator sets its vGPU type. If ``reported`` is True (devices are reported to Placement), a card is
-    one resource provider, so only functions with one vGPU type are offered: the card's most frequent type, or the type
-    with the lowest number if several types are equally frequent.
+    offered until an operator sets its vGPU type. If ``reported`` is True (devices are reported to Placement), all
+    offered functions of one card have the same vGPU type, because the card is one resource provider. This is the type
+    that most functions of the card have. If several types are equally frequent, it is the one with the lowest number.
     """
     found = {one['address']: text for one, _spec in named if (text := problem(one.get(VGPU_TYPE))) is not None}
     if not reported:

@@ -420,7 +420,7 @@ class NodeDevices:
         }
 
     def marked(self, reserved: Mapping[str, int], leaving: Collection[str] = ()) -> NodeDevices:
-        """Return the devices after storing RESERVED_BEFORE in ``extra_info`` of unavailable free devices.
+        """Return a copy in which unavailable free devices have RESERVED_BEFORE in ``extra_info``.
 
         Kilonova increases ``reserved`` of a provider in Placement by the number of its unavailable devices, and later
         restores the value before this increase from the rows. ``reserved`` is a dict from provider uuid to this value.
@@ -434,11 +434,11 @@ class NodeDevices:
         return _settled(self, entries)
 
     def unmarked(self) -> NodeDevices:
-        """Return the devices after deleting RESERVED_BEFORE of each provider without unavailable free devices.
+        """Return a copy in which devices have no RESERVED_BEFORE if their provider has no unavailable free device.
 
-        RESERVED_BEFORE is the provider's ``reserved`` in Placement before Kilonova increased it for unavailable
-        devices. Callers first restore this value in Placement. RESERVED_BEFORE is kept if the unavailable device is no
-        longer on the host, because the device may come back.
+        RESERVED_BEFORE is a key of ``extra_info``: the provider's ``reserved`` in Placement before Kilonova increased
+        it for unavailable devices. The caller has restored this value in Placement. An unavailable device that is no
+        longer on the host still counts, because it may come back.
         """
         entries = dict(self.entries)
         for related in self._by_provider().values():

@@ -374,9 +374,10 @@ class Interfaces(RpcInterface):
 
 
 class VolumeCalls(RpcInterface):
-    """Methods that attach volumes to an existing guest, detach or replace them, with methods that undo this.
+    """RPC methods of a host that attach, detach or replace volumes of an existing guest, or undo one of these changes.
 
-    ``instance.volumes`` contains the volume ``volume_id``. In Cinder, the volume has an attachment to this host.
+    If a method has the argument ``volume_id``, ``instance.volumes`` contains this volume, and the caller has created an
+    attachment of the volume to this host in Cinder.
     """
 
     @call('6.13')

@@ -156,7 +156,7 @@ class Select:
         # Filters whose method ``mask`` may pass too many hosts. They check each host again before it is chosen.
         self._exact: list[filtering.BaseHostFilter] = []
         self._refused: set[int] = set()
-        # Indexes of the hosts of the last choice, best first.
+        # Indexes, in the host table, of the hosts that passed the filters for the most recent server. Best host first.
         self._order: list[int] = []
         # Servers for which this object has made a reservation.
         self._made: list[str] = []

@@ -88,47 +88,47 @@ class ComputeDriver(Protocol):
 
     @property
     def host(self) -> Host:
-        """The part for the host itself: its settings, resources, inventory and traits."""
+        """The part of the driver for the host itself: its settings, resources, inventory and traits."""
 
     @property
     def guests(self) -> Guests:
-        """Creation, deletion and reading of guests, and their interfaces."""
+        """The part of the driver that creates, deletes and reads guests, and attaches and detaches their interfaces."""
 
     @property
     def power(self) -> Power:
-        """The power state of guests."""
+        """The part of the driver that changes the power state of guests."""
 
     @property
     def rescues(self) -> Rescues:
-        """Guests that are started from a rescue system."""
+        """The part of the driver that starts guests from a rescue system."""
 
     @property
     def disks(self) -> Disks:
-        """Guests' own disks and cached images."""
+        """The part of the driver for guests' own disks and for cached images."""
 
     @property
     def moves(self) -> Moves:
-        """Resizes and cold migrations of guests."""
+        """The part of the driver that resizes guests and migrates stopped guests to other hosts (cold migration)."""
 
     @property
     def live_migrations(self) -> LiveMigrations:
-        """Live migrations of guests."""
+        """The part of the driver that migrates running guests to other hosts (live migration)."""
 
     @property
     def snapshots(self) -> Snapshots:
-        """Images made from guests' root disks."""
+        """The part of the driver that makes images from guests' root disks."""
 
     @property
     def devices(self) -> Devices:
-        """Methods for the host's PCI devices and mediated devices."""
+        """The part of the driver for the host's PCI devices and mediated devices."""
 
     @property
     def volumes(self) -> Volumes:
-        """Volumes of the volume service on this host and in its guests."""
+        """The part of the driver that connects volumes of the volume service to this host and its guests."""
 
     @property
     def volume_snapshots(self) -> VolumeSnapshots:
-        """Snapshots of volumes that are files on a network share."""
+        """The part of the driver that makes snapshots of volumes that are files on a network share."""
 
 
 def guest_name(conf: cfg.ConfigOpts, instance: objects.Instance) -> str:

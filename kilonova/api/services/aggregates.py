@@ -144,14 +144,15 @@ def update(
 def set_metadata(
     backend: Backend, ctxt: RequestContext, identifier: str, metadata: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """Set these metadata keys of an aggregate, and return the aggregate.
+    """Set the keys of ``metadata`` in the metadata of an aggregate, and return the aggregate.
 
-    A value of None deletes its key. Other keys stay.
+    A key with the value None is deleted from the aggregate. Keys that ``metadata`` does not have stay unchanged.
 
     Raises:
         AggregateNotFound: The aggregate does not exist.
         NotANumber: ``identifier`` is not an integer.
-        MetadataNotUpdated: The zone of hosts that have servers would change, or hosts are in another zone (error 400).
+        MetadataNotUpdated: The new availability_zone would change the zone of hosts that have servers, or a host is in
+            another aggregate that has a different zone. The API responds with error 400.
     """
     before = get(backend, identifier)
     number, changes = before['id'], dict(metadata)

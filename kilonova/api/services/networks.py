@@ -1,13 +1,13 @@
 """Networks, ports and security groups that a request names: check them, and look them up in the network service.
 
-    asked = networks.read(backend, ctxt, body, groups, 1)                # checks without the network service
-    found = networks.find(backend, ctxt, asked, external=False)          # look everything up
-    count = networks.fit(backend, ctxt, found, minimum, maximum)         # the quota of ports
-    found.requests(ctxt), found.security_groups(ctxt)                    # the form of the request spec
+    asked = networks.read(backend, ctxt, body, groups, 1)          # check the request body only
+    found = networks.find(backend, ctxt, asked, external=False)    # query the network service
+    count = networks.fit(backend, ctxt, found, minimum, maximum)   # number of servers that the port quota allows
+    found.requests(ctxt), found.security_groups(ctxt)              # the objects that the request spec stores
 
 The API uses this module when it creates servers or attaches an interface. The number of queries to the network service
-does not depend on the number of servers. There is one query for networks, and one for the quota. Others are made only
-if they are needed:
+does not depend on the number of servers. One query reads the networks, and one reads the project's port quota. Further
+queries are made only if they are needed:
 
 - one for ports, and one more if some ports are SR-IOV ports
 - one or two for security groups other than default

@@ -162,10 +162,10 @@ def _save(op: HostTask, order: objects.BuildOrder) -> None:
 
 
 def _refused(op: HostTask) -> None:
-    """Send the notification that the build failed. If the host refused the claim, also write the action's event.
+    """Send the notification instance.create.error, because the build failed. Send none for a cancelled build.
 
-    The event of the instance action records the failure. If the build failed after the claim, the undo function
-    ``_release`` writes the event.
+    If the host refused the claim, also save the failure as an event of the server's instance action. If the build
+    failed after the claim, the undo function ``_release`` saves this event.
     """
     if not isinstance(op.error, (errors.KeyGone, errors.Cancelled)):
         op.notify('instance.create.error', fault=op.error)

@@ -1,8 +1,9 @@
-"""Make an image of a server: save the state, copy the root disk, upload the copy, save the end state.
+"""Make an image of a server: copy the root disk of the server and upload the copy to the image service.
 
-Each save checks that the operation is still current. The image record exists already, without data. If a step fails,
-this host lets the guest continue and deletes the copy, and the conductor changes the image record. If the image service
-does not answer, the copy is kept for the next try.
+Before the copy, before the upload and after the upload, the host saves its progress in the server's row, for example
+the new task state. Each save checks that the operation still runs. The image record exists already, without data. If
+the copy or the upload fails, this host lets the guest continue and deletes the copy, and the conductor changes the
+image record. If the image service does not answer, the host keeps the copy for the next try.
 """
 
 from __future__ import annotations

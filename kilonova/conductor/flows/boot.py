@@ -465,7 +465,9 @@ def undo_build(work: BootWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # A host writes its name to the server's row before it starts the guest. If the row has no host, no guest runs.
+        # Return True if this host may run the guest and another host could start a second one.
+        # Before a host starts the guest, it writes its name to the server's row. If the row has no host, no guest runs.
+        # If the build has failed, no other host is tried.
         return not work.failed and work.instance_row(fresh=True)['host'] == host
 
     def leave(conn: engine.Connection) -> None:

@@ -49,10 +49,11 @@ from kilonova.rpc.interface import VersionCapError
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of failed calls that ask a host that is up to undo a step.
-# After that many failures, a pending release is added: an operation row with which a conductor repeats the call later.
+# A conductor calls a host to undo the host's part of a step. If the host is up, this many calls may fail.
+# After this many failures, the conductor adds a pending release to the database and goes on.
+# A pending release is an operation row for this call: a conductor repeats the call until it succeeds.
 UNDO_TRIES = 3
-# Maximum number of backups of one type that a rotation reads, newest first. If there are more, the older ones stay.
+# Maximum number of backups of one type that a rotation reads, newest first. Older backups are not deleted.
 MOST_BACKUPS = 1000
 Write = Callable[[engine.Connection], object]
 

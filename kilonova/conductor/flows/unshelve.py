@@ -133,9 +133,10 @@ def undo_unshelve_instance(work: UnshelveWork) -> None:
     host = work.chosen().host
 
     def may_run() -> bool:
-        # Return True if the host may have started the guest.
-        # A host writes its name to the server's row, together with its claim, before it starts the guest.
-        # A server that is being deleted is started on no other host.
+        # Return True if this host may run the guest and another host could start a second one.
+        # Before a host starts the guest, it writes its claim and its name to the server's row.
+        # If the row does not have the host's name, the host has not started the guest.
+        # If the server is being deleted, no other host starts the guest.
         return instance.task_state not in states.ENDING and instance.host == host
 
     def leave(conn: engine.Connection) -> None:

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from kilonova.db.engine import Connection
 from kilonova.db.nova.source import NovaDatabase
 
-# The version that the compute services have while the mark is there. No release of Nova has it.
+# While a database has the mark, its nova-compute services have this value in the column ``services.version``.
+# The value is older than the version of any release of Nova, so Nova's controllers do not start.
 VERSION = 1
 COMPUTE = 'nova-compute'
 _MARK = sa.Table(

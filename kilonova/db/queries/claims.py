@@ -277,14 +277,11 @@ def _mark_undone(conn: sa.Connection, key: str, reason: str) -> None:
 
 
 def _check_attempt(conn: sa.Connection, key: str, is_own: bool = False) -> None:
-    """Raise KeyGone if the attempt of this step key has ended. Called before the result of an undo is written.
+    """Raise KeyGone if the operation is no longer at the attempt that the step key ``key`` names.
 
-    ``is_own`` is True if the host gives the reason of the undo. Then KeyGone is also raised if the operation goes on at
-    another step: this step has succeeded, and has failed on the host only because the host received a late message.
-
-    When an attempt ends, the host's work has been undone, or a pending release is stored, an operation row with which a
-    conductor undoes the work when the host is up again. A result of an undo that arrives later must not be written: it
-    could release resources that a later operation holds.
+    Called before a host's result of an undo is written. After the end of the attempt, the result must not be written:
+    it could release resources that a later operation holds. ``is_own`` is True if the host itself undid its work. Then
+    KeyGone is also raised if the operation has gone on to another step, because the step of ``key`` has succeeded.
     """
     statement = _CHECK_ATTEMPT.where(_AT_STEP_OR_ENDING) if is_own else _CHECK_ATTEMPT
     if not conn.execute(statement, _parts(key)).first():

@@ -408,12 +408,12 @@ def accept_delete(
         if 'delete' in slots.values():
             return None
         if WAIT in slots:
-            # The waiting operation has not begun, and the new delete replaces it.
-            # The waiting operation is a soft delete, an evacuation or the confirm of a resetState.
-            # No other kinds can wait, except a delete.
+            # Another operation of the server waits: a soft delete, an evacuation or the confirm of a resetState.
+            # The waiting operation has not begun. Remove it: the new delete replaces it.
             forget_waiting(conn, instance_uuid)
-        # ``running`` is the number of operations that were cancelled: 1, or 0 if the operation ended just now.
-        # The delete waits until a cancelled operation is undone.
+        # Cancel the running operation of the server. A server has at most one.
+        # ``cancel`` returns 1 if it has cancelled the operation, and 0 if no operation runs any more.
+        # If the operation was cancelled, the delete waits until the operation is undone. Otherwise the delete runs now.
         running = cancel(conn, instance_uuid) if slots else 0
         insert(conn, [replace(operation, slot=WAIT if running else RUN)])
         instance_queries.start_action(conn, instance_uuid, action)

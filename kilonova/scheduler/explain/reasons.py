@@ -396,8 +396,9 @@ class _Why:
             words, unit = _amount(name, amount)
             able = self._roots(resources=f'{name}:{amount}')
             if not set(able) - self._places.keys():
-                # All providers with the amount belong to hosts: no shared provider (shared disk) has the resource.
-                # So each host that is not in ``able`` (root providers with the amount) lacks the amount.
+                # ``able`` has the root providers that have the requested amount of the resource.
+                # All of them are hosts: no sharing provider, such as a shared disk, offers the resource to other hosts.
+                # So each host that is not in ``able`` lacks the amount. Add this as the reason of these hosts.
                 self._add(name, words, self._but(able), UNKNOWN, unit)
         alike: dict[tuple[Any, ...], list[str]] = {}
         for suffix, group in self._query.groups.items():

@@ -149,8 +149,10 @@ def _fits_on(
     """Return how many servers fit on one host if they are requested one after the other."""
     with contextlib.ExitStack() as stack:
         for number in range(MOST):
-            # Simulate a request for one more server. Earlier simulated servers do not count as builds in progress.
-            # ``stack`` keeps the reservations of these earlier servers, so that their resources stay used.
+            # Each turn of the loop simulates one more server on the host.
+            # ``stack`` keeps the reservations of all simulated servers until the loop ends: their resources are in use.
+            # With ``building=False``, simulated servers do not count as builds in progress on the host.
+            # So a limit of concurrent builds does not end the loop.
             choice = Select(snapshot, spec, filters, (), SelectSettings(), offers.only(host_index), building=False)
             plan = stack.enter_context(choice).plan([uuidutils.generate_uuid()])
             if plan is None or plan.choices[0].request is None:

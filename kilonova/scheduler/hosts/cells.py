@@ -151,8 +151,10 @@ class CellReaders:
                     [row_id for row_id, stamp in seen.items() if known.get(row_id) != stamp]
                     for known, seen in zip((cell.nodes, cell.services), stamps, strict=True)
                 ]
-                # Read which servers the hosts have reported before the rows of the hosts are read.
-                # In the opposite order, a reservation could be removed before its host's row counts the server.
+                # First query which servers the hosts have reported. Then read the hosts' rows.
+                # The reservations of reported servers are removed, because the hosts' rows count these servers.
+                # In the opposite order, a server could be reported after its host's row was read.
+                # Then its reservation would be removed, although the row that was read does not count the server.
                 if newer[0]:
                     settled = self._settled(connection, cell)
                 nodes = changes.nodes_by_id(connection, newer[0]) if newer[0] else []

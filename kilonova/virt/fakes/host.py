@@ -29,7 +29,10 @@ class FakeHost(FakePart):
     """Fake of ``parts.host.Host``."""
 
     def listen(self, listener: Listener) -> None:
-        """Store the listener. Tests call it in place of a hypervisor."""
+        """Store the listener for events of guests.
+
+        The fake has no hypervisor that sends events. Tests call the listener themselves.
+        """
         self.fake.listener = listener
 
     @scripted

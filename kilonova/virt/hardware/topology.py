@@ -17,7 +17,8 @@ from kilonova.objects import ImageMetaProps, VirtCPUTopology
 from kilonova.objects.image_meta import NOTHING
 
 PARTS = ('sockets', 'cores', 'threads')
-# The default maximum of sockets, cores and threads, which is also the maximum number of CPUs of a guest.
+# Maximum number of virtual CPUs of a guest.
+# It is also the maximum number of sockets, cores and threads, each, if neither the flavor nor the image sets one.
 MOST = 65536
 
 

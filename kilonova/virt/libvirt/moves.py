@@ -160,8 +160,9 @@ class LibvirtMoves:
             guest = self._libvirt.find(instance.uuid)
             if guest is not None and guest.is_active() == power_on:
                 self._mover.restore(instance.uuid)
-                # An earlier call of this method may have started the guest and ended before it resumed the guest.
-                # A guest that is still paused for this reason must be resumed now.
+                # This method starts the guest paused, and resumes it when its network interfaces are plugged.
+                # An earlier call of this method may have failed between the start and the resume.
+                # If the guest is still paused, resume it now.
                 if plugged is not None and guest.power_state() == PowerState.PAUSED:
                     plugged()
                     guest.go_on()

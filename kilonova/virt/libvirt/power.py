@@ -97,7 +97,7 @@ class LibvirtPower:
 
     @translated
     def suspend(self, instance: objects.Instance, check: Check) -> None:
-        """Unplug the host's devices from the guest, save its memory, and stop it.
+        """Unplug the passthrough devices from the guest, save the guest's memory, and stop the guest.
 
         ``check()`` is called while the guest releases the devices. If it raises an exception, the guest is not
         suspended.
@@ -117,10 +117,10 @@ class LibvirtPower:
 
     @translated
     def resume(self, instance: objects.Instance, pci_devices: Iterable[objects.PciDevice], check: Check) -> None:
-        """Start a suspended guest from its saved memory, and plug the host's devices in again.
+        """Start a suspended guest from its saved memory, and plug its passthrough devices in again.
 
-        If this fails, the host's devices are unplugged again and the guest is suspended again. ``check()`` is called
-        during the unplug.
+        If a device cannot be plugged in, unplug the devices and suspend the guest again. ``check()`` is called again
+        and again while the guest releases the devices. An exception that ``check()`` raises ends this wait.
         """
         guest, devices = self._found(instance, 'resume'), list(pci_devices)
         if not guest.is_active():

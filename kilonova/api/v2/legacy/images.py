@@ -60,10 +60,10 @@ _WANTED = {'SAVING': 'in:queued,saving,importing,uploading', 'DELETED': 'in:dele
 
 @dataclass(frozen=True)
 class ImageLinks:
-    """The values that the response fields need in addition to an image.
+    """The two objects that build the links of images in the response to one request.
 
-    ``links``: the builder of links for the request. ``url``: a function that takes the id of an image and returns the
-    image's URL in the image service.
+    ``links.of(collection, id)`` returns links to a resource of this API. ``url(id)`` returns the URL of an image in the
+    image service.
     """
 
     links: Any

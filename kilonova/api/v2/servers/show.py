@@ -108,7 +108,9 @@ def instance_name(template: str, row: Row) -> str:
 
 
 def _status(row: Row) -> str:
-    # Check ``deleted`` first: a server that Nova deleted while it was built still has the state 'building'.
+    # Check ``deleted`` before ``vm_state``.
+    # The database may have servers that OpenStack Nova deleted before the cloud changed from Nova to Kilonova.
+    # If Nova deleted a server during its build, the row's vm_state is still 'building'.
     return 'DELETED' if row['deleted'] else states.status(row['vm_state'], row['task_state'])
 
 
@@ -194,8 +196,8 @@ def _zone(row: Row, viewer: ServerView) -> str:
 
 
 def _host_status(row: Row, viewer: ServerView) -> Any:
-    # Check ``deleted``, too: the row of a server that Nova deleted (before the change to Kilonova) still has a host.
-    # Kilonova itself clears the host when it deletes a server.
+    # Check ``deleted``, too. Kilonova clears the host in a server's row when it deletes the server.
+    # OpenStack Nova did not: servers that Nova deleted before the cloud changed to Kilonova still have a host.
     status = viewer.host_states.get(row['host'], '') if row['host'] and not row['deleted'] else ''
     if viewer.allows(HOST_STATUS, row):
         return status

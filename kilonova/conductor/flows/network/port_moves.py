@@ -55,8 +55,10 @@ def to_host(work: Work[Any], host: ChosenHost, requests: objects.InstancePCIRequ
     def before(vif: Vif) -> Mapping[str, Any]:
         if move is None or move in vif.before:
             return vif.before
-        # In the first try of this step, store the Placement providers of the port before the move, from its binding.
-        # A later try returns the stored providers, because the binding may already name those of the new host.
+        # Return the Placement providers of the port before the move. The caller stores them in the server's info cache.
+        # In the first run of this step, the port's binding still names these providers.
+        # If a conductor runs this step again, the binding may already name the providers of the new host.
+        # A repeated run therefore returns ``vif.before``, the value from the info cache.
         return {move: vif.profile.get(ALLOCATION)} if vif.resource_request else {}
 
     _to_host(

@@ -207,7 +207,10 @@ def mdev_types(capability: ElementTree.Element) -> dict[str, dict[str, Any]] | N
 
 
 def _add_own(device: dict[str, Any], network: _Network) -> None:
-    """Add to the physical function ``device`` the MAC address and the name of its interface ``network``."""
+    """Add the MAC address and the name of a network interface to the dict of its physical function.
+
+    ``device`` is the dict of the physical function, and ``network`` is its network interface.
+    """
     if network.mac:
         device['mac_address'] = network.mac
     if network.name:
@@ -215,7 +218,7 @@ def _add_own(device: dict[str, Any], network: _Network) -> None:
 
 
 def _add_parent(device: dict[str, Any], parent: _Network | None, siblings: list[str]) -> None:
-    """Add data of the physical function ``parent`` to the dict of its virtual function ``device``.
+    """Add data of a physical function (``parent``) to the dict of one of its virtual functions (``device``).
 
     The data are the interface's name and MAC address, the switchdev flag, and the number of the virtual function.
     ``siblings`` are the addresses of all virtual functions of ``parent`` in the order of their numbers, so the number

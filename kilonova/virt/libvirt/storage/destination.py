@@ -103,7 +103,7 @@ def of(offer: MoveOffer, uuid: str, here: str, instances_path: str, transport: s
 
 
 class Local:
-    """A destination that is another directory of this machine."""
+    """The directory of one server at the destination of a move, if the destination is on this machine."""
 
     def __init__(self, offer: MoveOffer, uuid: str) -> None:
         self._path = offer['instances_path']

@@ -104,7 +104,11 @@ class FileTransport:
 
 
 class Remote:
-    """A ``destination.MoveDestination`` on another machine. ``here`` is the name of this host, for messages."""
+    """The directory of one server on another machine, to which a move copies the server's disks by SSH.
+
+    Implements the protocol ``destination.MoveDestination``. ``here`` is the name of this host (the source), which
+    error messages contain.
+    """
 
     def __init__(self, offer: MoveOffer, uuid: str, here: str, transport: FileTransport) -> None:
         self._offer, self._here, self._transport = offer, here, transport

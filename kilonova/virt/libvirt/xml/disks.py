@@ -54,7 +54,8 @@ class FileDisk:
 class PoolDisk(FileDisk):
     """A disk or a CD that is an image in a Ceph pool.
 
-    ``source`` and ``auth`` are the elements of these names. ``auth`` is None if the cluster requires no authentication.
+    ``source`` and ``auth`` are the elements <source> and <auth> of the disk in the libvirt XML. ``auth`` is None if the
+    Ceph cluster requires no authentication.
     """
 
     source: Element | None = None
