@@ -633,7 +633,7 @@ def test_a_running_guest_goes_along_with_its_volume(daemon: Libvirtd) -> None:
             assert (path / 'new').read_bytes() == (path / 'old').read_bytes()
             end()
             assert not volumes.swap(server, image, old, new) and files() == ['old', 'old']
-        with pytest.raises(GuestFailed, match='it does not run'):
+        with pytest.raises(GuestFailed, match='the guest is off, or does not have this volume'):
             volumes.copy(server, image, old, new, lambda: None)
         rig.driver.power.power_on(server, image)
         rig.says(server, 'GUEST-BOOT 2')
