@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import pathlib
 import sqlite3
 import uuid as uuids
@@ -22,6 +23,8 @@ CELL0 = '00000000-0000-0000-0000-000000000000'
 PROJECT = 'f0e1d2c3b4a5968778695a4b3c2d1e0f'
 # The host of the servers in cell1.
 HOST = 'cell1-host'
+# The seeds with which a command is killed at random statements, each up to three times.
+SEEDS = range(50 if os.environ.get('KILONOVA_WHOLE') else 8)
 # Text values of the columns that may not be NULL and have no default.
 _TEXTS = {
     'cpu_info': '{}',

@@ -22,7 +22,7 @@ from kilonova.db.nova.merge import Counts
 from kilonova.db.queries import adoption
 from kilonova.db.queries import cells as cell_queries
 from kilonova.objects import RequestSpec
-from tests.adopt.nova import HOST, Nova, fill, recorded
+from tests.adopt.nova import HOST, SEEDS, Nova, fill, recorded
 from tests.adopt.ours import Target
 from tests.unit.api.conftest import make_databases
 
@@ -309,7 +309,7 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('seed', SEEDS)
 def test_a_way_back_that_is_killed_is_simply_repeated(nova, target, tmp_path, templates, seed):
     servers = taken_over(nova, target)
     work(nova, target, servers)

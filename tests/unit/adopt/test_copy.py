@@ -23,7 +23,7 @@ from kilonova.db.queries import adoption
 from kilonova.db.queries import cells as cell_queries
 from kilonova.objects import RequestSpec
 from kilonova.objects.volume import AttachedVolume
-from tests.adopt.nova import CELL0, HOST, Nova, envelope, fill, flavor
+from tests.adopt.nova import CELL0, HOST, SEEDS, Nova, envelope, fill, flavor
 from tests.adopt.ours import Target
 from tests.unit.api.conftest import make_databases
 
@@ -142,7 +142,7 @@ def test_what_changes_in_nova_changes_here(nova, target):
     assert [row['public_key'] for row in target.rows('api', 'key_pairs')] == ['another']
 
 
-@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('seed', SEEDS)
 def test_a_run_that_is_killed_is_simply_repeated(nova, target, templates, tmp_path, seed):
     fill(nova)
     whole = Target(tmp_path / 'whole', templates)
