@@ -668,7 +668,7 @@ def test_a_profile_that_asks_for_more_by_now(parted: Accelerated) -> None:
     def disturb(source: str) -> None:
         parted.cyborg.profiles['vgpu'] = [{'resources:VGPU': '2'}]
 
-    stays(parted, 1, disturb, 'the guest has no device that')
+    stays(parted, 1, disturb, 'but the guest has no such device')
 
 
 @pytest.mark.parametrize(
