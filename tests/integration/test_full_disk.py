@@ -72,7 +72,9 @@ def test_a_full_disk_fails_one_server_and_no_other(rig: LibvirtRig, tmp_path: Pa
     ):
         with pytest.raises((errors.NoRoom, errors.DisksUnmovable)) as caught:
             act()
-        assert need in str(caught.value) and re.search(r'needs? \d+ bytes, (but only )?0 (bytes )?are free', str(caught.value))
+        assert need in str(caught.value) and re.search(
+            r'needs? \d+ bytes, (but only )?0 (bytes )?are free', str(caught.value)
+        )
     assert not rig.images.sent
     # 3. Those that there are go on, and start and stop.
     for server in servers:
