@@ -11,6 +11,7 @@ that was interrupted is simply repeated. When everything is written, the marks o
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -244,7 +245,7 @@ def _different(side: BackSide, table: str) -> Iterator[DifferentRows]:
         return
     names, columns = merge.key_of(side.schema, table), questions.common_columns(side.nova, table)
     for batch in remains.batches(side.ours, side.schema, table, columns, names):
-        found = [row for row in batch if not nova_form.stays(side, table, row)]
+        found = [row for row in batch if not nova_form.stays(table, row)]
         with side.nova.read() as connection:
             keys = [nova_form.key(names, row) for row in found]
             current = side.nova.by_key(connection, table, names, keys, columns)
@@ -265,14 +266,20 @@ def _meant(
         return {}
     ours = {theirs: number for number, theirs in side.cells.items()}
     forward = copy.CopySide(side.schema, side.nova, connection, side.ours, ours)
-    found = {}
-    for key, row in current.items():
-        try:
-            (converted,) = copy.converted(forward, table, [dict(row)])
-        except copy.NotCopied:
-            continue
-        found[key] = {column: converted[column] for column in columns}
-    return found
+
+    def converted(keys: Sequence[Key]) -> dict[Key, Row]:
+        rows = copy.converted(forward, table, [dict(current[key]) for key in keys])
+        return {key: {column: row[column] for column in columns} for key, row in zip(keys, rows, strict=True)}
+
+    try:
+        return converted(list(current))
+    except copy.NotCopied:
+        # Only the rows that can't be converted are left out.
+        found: dict[Key, Row] = {}
+        for key in current:
+            with contextlib.suppress(copy.NotCopied):
+                found |= converted([key])
+        return found
 
 
 def _different_usages(side: BackSide) -> Iterator[DifferentRows]:

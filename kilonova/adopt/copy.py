@@ -23,7 +23,7 @@ from kilonova.adopt.cloud import NovaCell, NovaCloud
 from kilonova.db import migration
 from kilonova.db.engine import Connection, Database, Databases
 from kilonova.db.migration import METADATA, Schema
-from kilonova.db.nova import mark, merge, questions
+from kilonova.db.nova import mark, merge, questions, remains
 from kilonova.db.nova.merge import Counts
 from kilonova.db.nova.source import NovaDatabase
 from kilonova.db.queries import adoption
@@ -78,8 +78,6 @@ NOT_COPIED: Mapping[Schema, Collection[str]] = {
 # The counters of a volume's usage: each since the last start of the guest (curr_…), and before that (tot_…).
 COUNTERS = ('reads', 'read_bytes', 'writes', 'write_bytes')
 
-# Seconds by which a report may be late.
-LATE = 2
 
 Copied = dict[tuple[str, str], Counts]
 
@@ -176,10 +174,10 @@ def _line(database: str, table: str, counts: Counts) -> str:
 def running(nova: NovaCloud) -> list[str]:
     """Return a text for each conductor and scheduler of Nova whose last report is younger than the report interval.
 
-    Such a daemon probably runs. A daemon that was just stopped is included until report_interval + LATE seconds have
+    Such a daemon probably runs. A daemon that was just stopped is included until report_interval and some seconds have
     passed since its last report.
     """
-    seconds, found = nova.report_interval + LATE, []
+    seconds, found = nova.report_interval + remains.LATE, []
     for cell in nova.cells:
         with cell.database.read() as connection:
             found += [

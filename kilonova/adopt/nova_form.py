@@ -17,7 +17,7 @@ from typing import Any
 from kilonova.adopt import objects
 from kilonova.db.engine import Database
 from kilonova.db.migration import Schema
-from kilonova.db.nova import mark
+from kilonova.db.nova import mark, remains
 from kilonova.db.nova.merge import Key
 from kilonova.db.nova.source import NovaDatabase
 from kilonova.db.rows import Row
@@ -73,10 +73,9 @@ def unfit(side: BackSide, table: str, row: Row) -> str | None:
     return None
 
 
-def stays(side: BackSide, table: str, row: Row) -> bool:
+def stays(table: str, row: Row) -> bool:
     """Return whether a row stays with Kilonova, because Nova has no such rows: a mediated device."""
-    length = side.nova.length(table, 'address') if table == 'pci_devices' else None
-    return length is not None and len(row['address'] or '') > length
+    return table == 'pci_devices' and len(row['address'] or '') > remains.LONGEST_ADDRESS
 
 
 def key(names: Sequence[str], row: Row) -> Key:

@@ -16,12 +16,12 @@ import json
 import sqlalchemy as sa
 
 from kilonova.db.engine import Connection
+from kilonova.db.nova.questions import COMPUTE
 from kilonova.db.nova.source import NovaDatabase
 
 # While a database has the mark, its nova-compute services have this value in the column ``services.version``.
 # The value is older than the version of any release of Nova, so Nova's controllers do not start.
 VERSION = 1
-COMPUTE = 'nova-compute'
 _MARK = sa.Table(
     'kilonova_adoption',
     sa.MetaData(),

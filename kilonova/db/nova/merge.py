@@ -24,7 +24,7 @@ import sqlalchemy as sa
 
 from kilonova.db.engine import Connection
 from kilonova.db.migration import METADATA, Schema
-from kilonova.db.nova.source import BATCH
+from kilonova.db.nova.source import BATCH, among
 from kilonova.db.rows import Row
 
 Key = tuple[Any, ...]
@@ -132,12 +132,6 @@ def delete(connection: Connection, table: sa.Table, names: Sequence[str], keys: 
     """Delete the rows with these keys. ``names`` are the columns of the primary key."""
     if keys:
         connection.execute(sa.delete(table).where(among(table, names, keys)))
-
-
-def among(table: sa.Table, names: Sequence[str], keys: Sequence[Key]) -> sa.ColumnElement[bool]:
-    """Return the condition that a row has one of these keys."""
-    columns = [table.c[name] for name in names]
-    return columns[0].in_([key[0] for key in keys]) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)
 
 
 def _write(

@@ -15,17 +15,18 @@ from kilonova.db.engine import Database
 from kilonova.db.migration import METADATA, Schema
 from kilonova.db.models import api
 from kilonova.db.models.cell import Instance, InstanceInfoCache, Migration, Service
-from kilonova.db.nova import merge
 from kilonova.db.nova.merge import Key
 from kilonova.db.nova.questions import COMPUTE, ENDED
-from kilonova.db.nova.source import BATCH
+from kilonova.db.nova.source import BATCH, among
 from kilonova.db.queries.adoption import NOT_ADOPTED
 from kilonova.db.rows import Row
 from kilonova.states import VmState
 
 instances, migrations, services = Instance.__table__, Migration.__table__, Service.__table__
-# Seconds by which a report may be late.
+# Seconds by which a report of a daemon may be late.
 LATE = 2
+# The number of characters of a PCI address, such as 0000:08:00.0. The addresses of mediated devices are longer.
+LONGEST_ADDRESS = 12
 # Tables with rows that only Kilonova has, and the words for them.
 _ONLY_HERE: dict[Schema, dict[str, str]] = {
     'api': {'scheduler_decisions': 'decisions of schedulers'},
@@ -139,7 +140,7 @@ def existing(
 ) -> set[tuple[object, ...]]:
     """Return those of the keys that rows of a table have. ``names`` are the columns of the primary key."""
     source = METADATA[schema].tables[table]
-    query = sa.select(*(source.c[name] for name in names)).where(merge.among(source, names, keys))
+    query = sa.select(*(source.c[name] for name in names)).where(among(source, names, keys))
     with database.read() as connection:
         return {tuple(row) for row in connection.execute(query)}
 
@@ -151,7 +152,7 @@ def archived(
     source = METADATA[schema].tables.get(f'shadow_{table}')
     if source is None:
         return {}
-    query = sa.select(*(source.c[name] for name in columns)).where(merge.among(source, names, keys))
+    query = sa.select(*(source.c[name] for name in columns)).where(among(source, names, keys))
     with database.read() as connection:
         rows = [dict(row) for row in connection.execute(query.order_by(source.c.shadow_id)).mappings()]
     return {tuple(row[name] for name in names): row for row in rows}
@@ -173,10 +174,6 @@ def only_here(database: Database, schema: Schema) -> dict[str, int]:
             if number:
                 found['mediated devices, which Nova finds in the domains of their guests'] = number
     return found
-
-
-# The number of characters of a PCI address, such as 0000:08:00.0.
-LONGEST_ADDRESS = 12
 
 
 def interface_tags(database: Database, servers: Collection[str]) -> dict[tuple[str, str], str]:

@@ -53,6 +53,12 @@ BATCH = 500
 CONNECT_TIMEOUT = 10
 
 
+def among(table: sa.Table, names: Sequence[str], keys: Sequence[tuple[Any, ...]]) -> sa.ColumnElement[bool]:
+    """Return the condition that a row has one of these keys. ``names`` are the columns of the key."""
+    columns = [table.c[name] for name in names]
+    return columns[0].in_([key[0] for key in keys]) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)
+
+
 class NovaUnreadable(errors.Unavailable):
     """A database of Nova can't be read: it does not answer, does not exist, or refuses the account."""
 
@@ -265,8 +271,8 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         """
         source = self.table(table)
         columns = [source.c[name] for name in key]
-        condition = columns[0].in_([one[0] for one in keys]) if len(key) == 1 else sa.tuple_(*columns).in_(keys)
-        return {tuple(row) for row in connection.execute(sa.select(*columns).where(condition, *where))}
+        query = sa.select(*columns).where(among(source, key, keys), *where)
+        return {tuple(row) for row in connection.execute(query)}
 
     def by_key(
         self,
@@ -280,9 +286,7 @@ class NovaDatabase(contextlib.AbstractContextManager['NovaDatabase']):
         if not keys:
             return {}
         source = self.table(table)
-        of_key = [source.c[name] for name in key]
-        condition = of_key[0].in_([one[0] for one in keys]) if len(key) == 1 else sa.tuple_(*of_key).in_(keys)
-        query = sa.select(*(source.c[name] for name in columns)).where(condition)
+        query = sa.select(*(source.c[name] for name in columns)).where(among(source, key, keys))
         rows = [dict(row) for row in connection.execute(query).mappings()]
         return {tuple(row[name] for name in key): row for row in rows}
 

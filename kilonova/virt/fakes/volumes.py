@@ -81,7 +81,8 @@ class FakeVolumes(FakePart):
         self.fake.check_volume(new)
         domain = self.fake.domains.get(instance.uuid)
         if domain is None or domain.state not in (PowerState.RUNNING, PowerState.PAUSED):
-            raise GuestFailed(act='copy a volume of', uuid=instance.uuid, reason='it does not run')
+            reason = 'the guest is off, or does not have this volume'
+            raise GuestFailed(act='copy a volume of', uuid=instance.uuid, reason=reason)
         self.fake.connected.setdefault(new.volume_id, set()).add(instance.uuid)
         check()
         domain.copies[volume.volume_id] = new.volume_id

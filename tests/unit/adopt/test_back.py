@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import pathlib
 import random
 import re
 import signal
@@ -24,24 +23,8 @@ from kilonova.db.queries import cells as cell_queries
 from kilonova.objects import RequestSpec
 from tests.adopt.nova import HOST, SEEDS, Nova, fill, recorded
 from tests.adopt.ours import Target
-from tests.unit.api.conftest import make_databases
 
 NOW = '2026-11-01 10:00:00.123456'
-
-
-@pytest.fixture(scope='session')
-def templates(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return make_databases(tmp_path_factory.mktemp('kilonova'))
-
-
-@pytest.fixture
-def nova(tmp_path: pathlib.Path) -> Nova:
-    return Nova(tmp_path / 'nova')
-
-
-@pytest.fixture
-def target(tmp_path: pathlib.Path, templates: pathlib.Path) -> Target:
-    return Target(tmp_path / 'ours', templates)
 
 
 def everything(nova: Nova) -> dict[tuple[str, str], list[Any]]:
@@ -182,6 +165,52 @@ def test_the_way_back_may_be_checked_as_often_as_one_likes(nova, target):
     plan = target.plan(nova)
     assert plan.counts == {('cell1', 'instances'): Counts(changed=1)}
     assert (everything(nova), target.everything()) == (before, ours)
+
+
+@pytest.mark.parametrize('changed', [False, True])
+def test_more_servers_cost_no_more_statements(nova, target, changed):
+    def statements() -> int:
+        count = 0
+
+        def one(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+            nonlocal count
+            count += statement.startswith('SELECT')
+
+        source.event.listen(source.sa.Engine, 'before_cursor_execute', one)
+        try:
+            target.plan(nova)
+        finally:
+            source.event.remove(source.sa.Engine, 'before_cursor_execute', one)
+        return count
+
+    def server() -> None:
+        uuid = nova.server()
+        nova.add('cell1', 'virtual_interfaces', uuid=str(uuids.uuid4()), instance_uuid=uuid, tag='front')
+        nova.add(
+            'cell1',
+            'block_device_mapping',
+            uuid=str(uuids.uuid4()),
+            instance_uuid=uuid,
+            destination_type='volume',
+            volume_id='v',
+            connection_info={'driver_volume_type': 'rbd', 'data': {}},
+        )
+
+    counts = []
+    for _ in range(2):
+        for _server in range(4):
+            server()
+        target.run('api', 'DELETE FROM adoptions')
+        with cloud.opened([nova.conf], options.new, writable=True) as opened:
+            for database in (opened.api, *(cell.database for cell in opened.cells)):
+                mark.remove(database)
+        target.copy(nova)
+        target.begin(nova)
+        if changed:
+            target.run('cell1', "UPDATE block_device_mapping SET device_name = '/dev/vdz'")
+            target.run('cell1', 'UPDATE instance_info_caches SET updated_at = ?', NOW)
+        counts.append(statements())
+    assert counts[0] == counts[1]
 
 
 # --- back: what has changed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import pathlib
 import random
 import signal
 from typing import Any
@@ -25,22 +24,6 @@ from kilonova.objects import RequestSpec
 from kilonova.objects.volume import AttachedVolume
 from tests.adopt.nova import CELL0, HOST, SEEDS, Nova, envelope, fill, flavor
 from tests.adopt.ours import Target
-from tests.unit.api.conftest import make_databases
-
-
-@pytest.fixture(scope='session')
-def templates(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return make_databases(tmp_path_factory.mktemp('kilonova'))
-
-
-@pytest.fixture
-def nova(tmp_path: pathlib.Path) -> Nova:
-    return Nova(tmp_path / 'nova')
-
-
-@pytest.fixture
-def target(tmp_path: pathlib.Path, templates: pathlib.Path) -> Target:
-    return Target(tmp_path / 'ours', templates)
 
 
 def test_all_rows_come_and_nova_stays_as_it_is(nova, target):

@@ -70,7 +70,7 @@ def test_a_server_whose_row_can_not_be_read_keeps_no_other_guest_from_its_start(
     unreadable(cloud, broken.uuid)
     manager.guests.look_again()
     assert list(cloud.drivers['gpu1'].domains) == [whole.uuid] and manager.host.interrupted == set()
-    assert 'The server is not changed, because its row cannot be read' in caplog.text
+    assert 'The guest of the server is not started, because the row of the server cannot be read' in caplog.text
 
 
 def test_a_server_whose_row_can_not_be_read_keeps_no_other_from_being_compared(
@@ -87,7 +87,7 @@ def test_a_server_whose_row_can_not_be_read_keeps_no_other_from_being_compared(
     monkeypatch.setattr('kilonova.compute.records.instances', lambda ctxt, host: listed)
     manager.guests.sync()
     assert [cloud.cell.instances[one.uuid]['vm_state'] for one in (broken, whole)] == ['active', 'stopped']
-    assert 'The server is not changed, because its row cannot be read' in caplog.text
+    assert 'The server is not compared with its guest, because the row of the server cannot be read' in caplog.text
 
 
 @pytest.mark.parametrize('resumes', [True, False])

@@ -1002,7 +1002,7 @@ def test_a_guest_goes_along_with_its_volume(rig: Any, power_on: bool) -> None:
     instance = spawn(rig, volumes=[volume])
     if not power_on:
         rig.here.power.power_off(instance)
-        with pytest.raises(GuestFailed, match='it does not run'):
+        with pytest.raises(GuestFailed, match='the guest is off, or does not have this volume'):
             volumes.copy(instance, image_meta(), volume, new, lambda: None)
         assert not volumes.swap(instance, image_meta(), volume, new)
         volumes.end_copy(instance, volume, new)
